@@ -1,0 +1,66 @@
+# Needs Python 3.11 or newer, make and git. Everything else goes into .venv, from requirements-dev.lock.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+
+AT_LEAST_311 := import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14; do \
+	$$p -c '$(AT_LEAST_311)' 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+READY := .venv/.ready
+ARGS ?=
+
+.PHONY: help setup demo test live bench lint type format docs check-docs lock clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY) ## Make .venv with everything that is needed; the other targets do it themselves
+	@:
+
+demo: $(READY) ## Watch a simulated engine slow down, and why (about two minutes, no GPU)
+	$(BIN)/stepscope demo $(ARGS)
+
+test: $(READY) ## Run the tests; ARGS="-k name" picks some
+	$(BIN)/python -m pytest -m "not live" $(ARGS)
+
+live: $(READY) ## Run the tests against a real vLLM engine
+	$(BIN)/python -m pytest -m live $(ARGS) tests/live
+
+bench: $(READY) ## Measure what the sidecar costs
+	$(BIN)/python tests/performance/bench.py $(ARGS)
+
+lint: $(READY) ## Check style
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+type: $(READY) ## Check types
+	$(BIN)/mypy
+
+format: $(READY) ## Put the code into shape
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(READY) ## Write the generated tables of docs/
+	$(BIN)/python -m stepscope.docs_tables
+
+check-docs: $(READY) ## Fail if a generated table is out of step with the code
+	$(BIN)/python -m stepscope.docs_tables --check
+
+lock: ## Resolve the dependencies anew into the two lock files (needs uv)
+	uv pip compile pyproject.toml --group dev --generate-hashes --universal --upgrade \
+		--custom-compile-command "make lock" --quiet -o requirements-dev.lock
+	uv pip compile pyproject.toml --extra auth --generate-hashes --universal -c requirements-dev.lock --upgrade \
+		--custom-compile-command "make lock" --quiet -o requirements.lock
+
+clean: ## Remove .venv, caches and build results
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamp makes the second run instant; a changed lock or pyproject.toml makes the first run again.
+$(READY): requirements-dev.lock pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer was not found; name it: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear .venv || \
+		{ echo "$(PYTHON) cannot make a virtual environment; on Debian install python3-venv" >&2; exit 1; }
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements-dev.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $(READY)

@@ -1,0 +1,106 @@
+"""`stepscope serve`: the sidecar itself."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import signal
+import threading
+from types import FrameType
+
+from stepscope import config
+from stepscope import settings as table
+from stepscope.config import Settings
+from stepscope.errors import StepscopeError
+from stepscope.runtime.log import make_logger
+from stepscope.runtime.sidecar import Sidecar, pipeline_of
+
+HELP = "Watch one engine and publish predicted next to measured step time."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of the settings table."""
+    config.add_arguments(parser, "serve")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until SIGTERM or SIGINT; 0 then. Raises StepscopeError (exit 2) for a wrong configuration."""
+    degrade = config.wants_degrade(args, os.environ)
+    if degrade:
+        settings, errors = config.degraded("serve", args, os.environ)
+    else:
+        settings, errors = config.load("serve", args, os.environ), ()
+    log = make_logger(settings[table.LOG_LEVEL], settings[table.LOG_FORMAT])
+    if settings[table.CONFIG_CHECK]:
+        pipeline_of(settings, dict(os.environ)).scraper.close()
+        if errors:
+            raise StepscopeError(errors[0])
+        print("the configuration is valid")
+        return 0
+    sidecar = _degraded_sidecar(settings, errors, args, log) if degrade else _sidecar(settings, (), args, log)
+    return _serve(sidecar, log)
+
+
+def _sidecar(settings: Settings, errors: tuple[str, ...], args: argparse.Namespace, log: logging.Logger) -> Sidecar:
+    return Sidecar(
+        settings,
+        log,
+        reread=lambda: config.load("serve", args, os.environ),
+        config_errors=errors,
+        environ=dict(os.environ),
+    )
+
+
+def _degraded_sidecar(
+    settings: Settings, errors: tuple[str, ...], args: argparse.Namespace, log: logging.Logger
+) -> Sidecar:
+    """A sidecar that runs whatever the configuration says: faulty facts are left out, at worst all of it.
+
+    As an injected sidecar, ending would hold its pod down.
+    """
+    for line in errors:
+        log.error("running degraded: %s", line)
+    try:
+        return _sidecar(settings, errors, args, log)
+    except StepscopeError as error:
+        log.error("running degraded, on defaults: %s", error)
+        defaults = Settings.of(
+            (table.ENGINE_URL, settings[table.ENGINE_URL]),
+            (table.WEB_LISTEN_ADDRESS, settings[table.WEB_LISTEN_ADDRESS]),
+            (table.SAMPLE_INTERVAL, settings[table.SAMPLE_INTERVAL]),
+        )
+        return _sidecar(defaults, (*errors, str(error)), args, log)
+
+
+def _serve(sidecar: Sidecar, log: logging.Logger) -> int:
+    stopping = threading.Event()
+    reloading = threading.Event()
+    wake = threading.Event()
+
+    def on_stop(_signal: int, _frame: FrameType | None) -> None:
+        stopping.set()
+        wake.set()
+
+    def on_reload(_signal: int, _frame: FrameType | None) -> None:
+        reloading.set()
+        wake.set()
+
+    signal.signal(signal.SIGTERM, on_stop)
+    signal.signal(signal.SIGINT, on_stop)
+    signal.signal(signal.SIGHUP, on_reload)
+    sidecar.start()
+    while not stopping.is_set():
+        wake.wait()
+        wake.clear()
+        if reloading.is_set() and not stopping.is_set():
+            reloading.clear()
+            with contextlib.suppress(StepscopeError):  # said in the log and in config_ok; the old one stands
+                sidecar.reload()
+    log.info("stopping")
+    if not sidecar.stop():
+        # A thread hangs in a call that nothing can end (a name lookup). The pod must not wait for it.
+        logging.shutdown()
+        os._exit(0)
+    return 0

@@ -1,0 +1,174 @@
+"""Measured against predicted: state, drift, interference, cause."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from stepscope.core.step_model import Load, StepLaw, StepTime, predict
+from stepscope.core.window import PREFILL_SHARE_LIMIT, Window
+
+DRIFT_LIMIT = 0.15  # beyond it the engine is slower than predicted (DESIGN section 5)
+INTERFERENCE_LIMIT = 0.25  # what counts as interference when nobody promised a speed
+MIN_OBSERVATIONS = 10
+WARM_UP_OBSERVATIONS = 50
+STALE_SAMPLES = 3
+STALE_SECONDS = 5.0
+USUAL_STEP_FACTOR = 1.25  # without an objective the target is this times the trailing hour's median step
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What the state of an engine depends on, after one sample."""
+
+    asleep: bool
+    has_law: bool
+    has_kv: bool  # tokens or bytes in flight can be known, or the law does not need them
+    running: float
+    observations_in_pair: float
+    unmoved_samples: int
+    unmoved_seconds: float
+    open_prompt_tokens: float
+    seconds_in_life: float
+    observations_in_life: float
+    warm_up_seconds: float
+    window: Window
+    in_range: bool
+
+
+def state(now: Situation) -> str:
+    """The first state that applies (DESIGN section 5)."""
+    if now.asleep:
+        return "asleep"
+    if not now.has_law:
+        return "no_model"
+    if not now.has_kv:
+        return "no_capacity"
+    if now.running == 0.0 and now.observations_in_pair == 0.0:
+        return "idle"
+    if (
+        now.running > 0.0
+        and now.unmoved_samples >= STALE_SAMPLES
+        and now.unmoved_seconds >= STALE_SECONDS
+        and now.open_prompt_tokens == 0.0
+    ):
+        return "stale"
+    if now.seconds_in_life < now.warm_up_seconds or now.observations_in_life < WARM_UP_OBSERVATIONS:
+        return "warming_up"
+    if _is_prefilling(now.window):
+        return "prefilling"
+    if now.window.compared_observations < MIN_OBSERVATIONS:
+        return "too_few_observations"
+    if not now.in_range:
+        return "out_of_range"
+    return "measuring"
+
+
+def _is_prefilling(window: Window) -> bool:
+    """True if prompt chunks take so large a part that the window says little about decoding.
+
+    Besides the window's own prefill share, the part of its time that passed in pairs dominated by prompt chunks counts:
+    a linear prefill cost is far off inside one very long prompt (attention grows with its context), and a window that
+    has just left such a burst would blame the engine for it.
+    """
+    if not window.prefill_accounted:
+        return True
+    if window.prefill_dominated_sum_seconds > PREFILL_SHARE_LIMIT * window.itl_sum_seconds:
+        return True
+    predicted = window.predicted
+    return predicted is not None and predicted.prefill_seconds > PREFILL_SHARE_LIMIT * predicted.itl_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Drift, interference and cause of one window."""
+
+    drift_ratio: float | None
+    interference_ratio: float | None
+    measured_step_seconds: float | None
+    cause: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a verdict rests on. Seconds, tokens."""
+
+    state: str
+    itl_mean_seconds: float | None  # over the comparable observations
+    predicted: StepTime | None
+    preemptions: float
+    target_step_seconds: float | None  # objective's, absent without one
+    target_itl_seconds: float | None
+    usual_step_seconds: float | None  # trailing hour's median predicted decode step
+    usual_tokens_per_sequence: float | None
+    load: Load | None
+    law: StepLaw | None
+
+
+def verdict(evidence: Evidence) -> Verdict:
+    """Judge one window: drift and cause only where the state allows, the rest wherever it is known."""
+    mean, predicted = evidence.itl_mean_seconds, evidence.predicted
+    if mean is None or predicted is None:
+        return Verdict(None, None, None, "prefill" if evidence.state == "prefilling" else None)
+    step = mean - predicted.prefill_seconds
+    drift = mean / predicted.itl_seconds - 1.0 if evidence.state == "measuring" else None
+    interference = predicted.prefill_seconds / predicted.itl_seconds
+    cause = _cause(evidence, mean, predicted, drift, interference)
+    return Verdict(drift, interference, step if step > 0.0 else None, cause)
+
+
+def _cause(
+    evidence: Evidence, mean: float, predicted: StepTime, drift: float | None, interference: float
+) -> str | None:
+    """The first cause that applies (DESIGN section 5)."""
+    if evidence.state not in ("measuring", "prefilling"):
+        return None
+    if evidence.preemptions > 0.0:
+        return "preemption"
+    if evidence.state == "prefilling" or _prefill_is_to_blame(evidence, mean, predicted, interference):
+        return "prefill"
+    if drift is not None and drift > DRIFT_LIMIT and not _within_spread(evidence, mean, predicted):
+        return "unexplained"
+    target = evidence.target_step_seconds
+    if target is None and evidence.usual_step_seconds is not None:
+        target = USUAL_STEP_FACTOR * evidence.usual_step_seconds
+    if target is None or predicted.decode_seconds <= target:
+        return "none"
+    if predicted.overhead_seconds + predicted.weights_seconds > target:
+        return "objective_unreachable"
+    return "context" if _usual_context_would_do(evidence, target) else "load"
+
+
+def _prefill_is_to_blame(evidence: Evidence, mean: float, predicted: StepTime, interference: float) -> bool:
+    """Prompt chunks push the mean over its target, and without them it would be met.
+
+    The last condition keeps a throttled engine (mean above target, hardly any prefill) from being called prefill.
+    """
+    if evidence.target_itl_seconds is None or evidence.target_step_seconds is None:
+        return interference > INTERFERENCE_LIMIT
+    return (
+        mean > evidence.target_itl_seconds
+        and predicted.decode_seconds <= evidence.target_step_seconds
+        and mean - predicted.prefill_seconds <= evidence.target_itl_seconds
+    )
+
+
+def _within_spread(evidence: Evidence, mean: float, predicted: StepTime) -> bool:
+    """True if data-sheet parameters alone may account for the difference."""
+    return (
+        evidence.law is not None
+        and evidence.law.source == "datasheet"
+        and mean <= predicted.decode_high_seconds + predicted.prefill_seconds
+    )
+
+
+def _usual_context_would_do(evidence: Evidence, target_seconds: float) -> bool:
+    """True if the same number of sequences at the trailing hour's usual context length would meet the target."""
+    load, law, usual = evidence.load, evidence.law, evidence.usual_tokens_per_sequence
+    if load is None or law is None or usual is None or load.sequences <= 0.0:
+        return False
+    tokens = usual * load.sequences
+    kv_bytes = load.kv_bytes
+    if kv_bytes is not None:
+        kv_bytes = kv_bytes * tokens / load.tokens_in_flight if load.tokens_in_flight > 0.0 else None
+    step = predict(law, replace(load, tokens_in_flight=tokens, kv_bytes=kv_bytes, read_bytes=None))
+    return step is not None and step.decode_seconds <= target_seconds

@@ -1,0 +1,25 @@
+"""One row per engine dialect. To support another engine, add a module with a `read` function and name it in `ROWS`.
+
+`read(text, at_seconds)` returns a Reading in canonical fields, or None if the page is not of this dialect. It raises
+NotMetricsError for what is not a whole Prometheus page. What an engine cannot say stays None, never 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stepscope.core.sample import Reading
+from stepscope.engines import vllm
+
+Read = Callable[[str, float], Reading | None]
+
+ROWS: dict[str, Read] = {"vllm": vllm.read}
+
+
+def read(text: str, at_seconds: float) -> Reading | None:
+    """The reading of the first dialect that finds an engine on the page, else None."""
+    for dialect in ROWS.values():
+        reading = dialect(text, at_seconds)
+        if reading is not None and reading.engines:
+            return reading
+    return None

@@ -1,0 +1,1 @@
+"""The world: sockets, threads, clock, files, log lines. Thin; every decision lives in the core."""

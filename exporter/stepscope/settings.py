@@ -1,0 +1,156 @@
+"""The settings table: every flag, environment variable and file key, each in one place.
+
+To add a setting, add a constant here; the flag, the variable, the file key, the help text and the reference page
+(docs/configuration.md) follow from it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepscope import setting_kinds as kinds
+from stepscope.setting_kinds import Setting
+
+if TYPE_CHECKING:
+    from stepscope.config import Settings
+
+SERVE = frozenset({"serve"})
+BOTH = frozenset({"serve", "check"})
+
+# What a scrape may take: below the interval, and never longer than an operator would wait for a page on loopback.
+ENGINE_TIMEOUT_SHARE_OF_INTERVAL = 0.8  # DESIGN: the total deadline lies below the interval
+ENGINE_TIMEOUT_LARGEST_SECONDS = 4.0  # 0.8 x the default interval of 5 s
+WINDOW_SECONDS = 30.0  # DESIGN section 6
+HOLD_SECONDS = 90.0  # DESIGN section 7: three usual Prometheus scrapes
+
+
+def _engine_timeout_seconds(settings: Settings) -> float:
+    return min(ENGINE_TIMEOUT_SHARE_OF_INTERVAL * settings[SAMPLE_INTERVAL], ENGINE_TIMEOUT_LARGEST_SECONDS)
+
+
+def _window_seconds(settings: Settings) -> float:
+    return max(WINDOW_SECONDS, settings[SAMPLE_INTERVAL])
+
+
+def _hold_seconds(settings: Settings) -> float:
+    # With samples further apart than the hold, good values would vanish between two good scrapes.
+    return max(HOLD_SECONDS, 2 * settings[SAMPLE_INTERVAL])
+
+
+# One row a setting: name, kind, default, metavar, help, commands. The formatter would give each argument its own line.
+# fmt: off
+ENGINE_URL = Setting("engine.url", kinds.engine_url, "http://127.0.0.1:8000", "URL",
+    "Address of the engine; a path other than / is taken as the metrics page itself.", BOTH)
+ENGINE_TIMEOUT = Setting("engine.timeout", kinds.duration(least=0.05), 4.0, "DURATION",
+    "Total deadline of one scrape, below the sampling interval.", BOTH, unit="seconds",
+    default_text="0.8 x --sample.interval, at most 4s", derive=_engine_timeout_seconds)
+ENGINE_CONNECT_TIMEOUT = Setting("engine.connect-timeout", kinds.duration(least=0.01, most=60), 1.0, "DURATION",
+    "How long the connection itself may take, inside the total deadline.", BOTH, unit="seconds")
+ENGINE_BEARER_TOKEN_FILE = Setting("engine.bearer-token-file", kinds.optional(kinds.path), None, "FILE",
+    "File with a bearer token for the metrics page, read again when it changes.", BOTH)
+ENGINE_API_KEY_FILE = Setting("engine.api-key-file", kinds.optional(kinds.path), None, "FILE",
+    "File with the engine's API key; only /v1/models needs it, to learn which model is served.", BOTH)
+ENGINE_CA_FILE = Setting("engine.ca-file", kinds.optional(kinds.path), None, "FILE",
+    "PEM file of the authorities that may sign the engine's certificate.", BOTH)
+ENGINE_CLIENT_CERT_FILE = Setting("engine.client-cert-file", kinds.optional(kinds.path), None, "FILE",
+    "PEM certificate to show to the engine; needs --engine.client-key-file.", BOTH)
+ENGINE_CLIENT_KEY_FILE = Setting("engine.client-key-file", kinds.optional(kinds.path), None, "FILE",
+    "PEM key of --engine.client-cert-file.", BOTH)
+ENGINE_INSECURE_SKIP_VERIFY = Setting("engine.insecure-skip-verify", kinds.boolean, False, "BOOL",
+    "Accept any certificate from the engine.", BOTH, is_switch=True)
+ENGINE_FILTER = Setting("engine.filter", kinds.one_of("auto", "off"), "auto", "auto|off",
+    "Whether to ask the engine for the wanted series only, where it can (/metrics/?name[]=...).", BOTH)
+ENGINE_MAX_PAGE_BYTES = Setting("engine.max-page-bytes", kinds.whole_number(least=1024), 32 * 2**20, "BYTES",
+    "Largest metrics page that is read; a larger one counts as a failed scrape.", BOTH, unit="bytes")
+
+SAMPLE_INTERVAL = Setting("sample.interval", kinds.duration(least=0.2, most=300), 5.0, "DURATION",
+    "Time between two samples of the engine's page.", BOTH, unit="seconds")
+SAMPLE_WINDOW = Setting("sample.window", kinds.duration(least=0.2, most=3600), WINDOW_SECONDS, "DURATION",
+    "Time over which rates and means are taken; not below the interval.", SERVE, unit="seconds",
+    default_text="30s, or the interval where that is longer", derive=_window_seconds)
+SAMPLE_WARM_UP = Setting("sample.warm-up", kinds.duration(most=3600), 60.0, "DURATION",
+    "Time after the first sample of an engine's life without a verdict.", SERVE, unit="seconds")
+SAMPLE_HOLD = Setting("sample.hold", kinds.duration(most=3600), HOLD_SECONDS, "DURATION",
+    "How long the last good values are published while scrapes fail.", SERVE, unit="seconds",
+    default_text="90s, or two intervals where that is longer", derive=_hold_seconds)
+
+MODEL_ID = Setting("model.id", kinds.optional(kinds.text), None, "ORG/NAME",
+    "Model, looked up in the Hugging Face caches, then in the shipped table.", BOTH,
+    default_text="what the engine's /v1/models says")
+MODEL_CONFIG = Setting("model.config", kinds.optional(kinds.path), None, "PATH",
+    "The model's config.json, or the directory that holds it; instead of --model.id.", BOTH)
+MODEL_HF_CACHE: Setting[tuple[Path, ...]] = Setting("model.hf-cache", kinds.paths, (), "DIR",
+    "Hugging Face cache to look in; may be repeated or hold several, separated by colons.", BOTH, repeatable=True,
+    default_text="HF_HUB_CACHE, HF_HOME, else ~/.cache/huggingface/hub")
+MODEL_WEIGHT_BYTES = Setting("model.weight-bytes", kinds.optional(kinds.number(above=0)), None, "BYTES",
+    "Bytes of weights that a decode step reads, all GPUs together.", BOTH, unit="bytes")
+MODEL_KV_BYTES_PER_TOKEN = Setting("model.kv-bytes-per-token", kinds.optional(kinds.number(above=0)), None, "BYTES",
+    "Bytes of KV per context token, all GPUs together.", BOTH, unit="bytes")
+MODEL_ACTIVE_PARAMS = Setting("model.active-params", kinds.optional(kinds.number(above=0)), None, "COUNT",
+    "Parameters that work on one token, for the compute term.", BOTH)
+MODEL_KV_CACHE_DTYPE = Setting("model.kv-cache-dtype", kinds.optional(kinds.text), None, "DTYPE",
+    "Element type of the KV cache, as in vLLM's --kv-cache-dtype.", BOTH, default_text="what the engine's page says")
+
+KV_CAPACITY_TOKENS = Setting("kv.capacity-tokens", kinds.optional(kinds.number(above=0)), None, "TOKENS",
+    "KV capacity of one engine; wins over what the engine's page says.", BOTH, unit="tokens")
+KV_POOL_BYTES = Setting("kv.pool-bytes", kinds.optional(kinds.number(above=0)), None, "BYTES",
+    "Bytes of one engine's KV pool, for hybrid models, whose bytes are not proportional to tokens.", BOTH, unit="bytes")
+
+HARDWARE_GPU = Setting("hardware.gpu", kinds.optional(kinds.text), None, "NAME",
+    "GPU, for example H100-SXM; gives the numbers below from the shipped table.", BOTH)
+HARDWARE_COUNT = Setting("hardware.count", kinds.whole_number(least=1), 1, "COUNT",
+    "GPUs that one engine uses (tensor parallel x pipeline parallel).", BOTH)
+HARDWARE_PEAK_BANDWIDTH = Setting("hardware.peak-bandwidth-bytes-per-second",
+    kinds.optional(kinds.number(above=0)), None, "NUMBER",
+    "Memory bandwidth of one GPU by its data sheet.", BOTH, unit="bytes per second")
+HARDWARE_PEAK_FLOPS = Setting("hardware.peak-flops", kinds.optional(kinds.number(above=0)), None, "NUMBER",
+    "Dense 16-bit FLOP/s of one GPU by its data sheet.", BOTH, unit="FLOP per second")
+HARDWARE_MEMORY_BYTES = Setting("hardware.memory-bytes", kinds.optional(kinds.number(above=0)), None, "BYTES",
+    "Memory of one GPU.", BOTH, unit="bytes")
+
+OBJECTIVE_TOKENS_PER_SECOND = Setting("objective.tokens-per-second",
+    kinds.optional(kinds.number(above=0)), None, "NUMBER",
+    "Speed promised to each user.", BOTH, unit="tokens per second and user")
+OBJECTIVE_HEADROOM = Setting("objective.headroom", kinds.number(above=0, most=1), 0.9, "RATIO",
+    "Share of the promised step time that decoding may use; the rest is for prefill chunks.", BOTH, unit="ratio")
+OBJECTIVE_TTFT_SECONDS = Setting("objective.ttft-seconds", kinds.optional(kinds.number(above=0)), None, "SECONDS",
+    "Time to first token promised to each user.", BOTH, unit="seconds")
+
+CALIBRATION_FILE = Setting("calibration.file", kinds.optional(kinds.path), None, "FILE",
+    "Calibration made by stepscope calibrate; instead of the numbers below.", BOTH)
+CALIBRATION_EFFECTIVE_BANDWIDTH = Setting("calibration.effective-bandwidth-bytes-per-second",
+    kinds.optional(kinds.number(above=0)), None, "NUMBER",
+    "Rate at which a step's reads proceed, all GPUs together; the numbers below are 0 where not given.", BOTH,
+    unit="bytes per second")
+CALIBRATION_STEP_OVERHEAD = Setting("calibration.step-overhead-seconds",
+    kinds.optional(kinds.number(least=0)), None, "SECONDS",
+    "Part of a step that depends on neither bytes nor sequences.", BOTH, unit="seconds")
+CALIBRATION_SEQUENCE_COST = Setting("calibration.sequence-cost-seconds",
+    kinds.optional(kinds.number(least=0)), None, "SECONDS",
+    "Extra time per sequence in the step.", BOTH, unit="seconds")
+CALIBRATION_PREFILL_COST = Setting("calibration.prefill-cost-seconds-per-token",
+    kinds.optional(kinds.number(least=0)), None, "SECONDS",
+    "Extra time per prompt token computed in the step.", BOTH, unit="seconds per token")
+
+WEB_LISTEN_ADDRESS = Setting("web.listen-address", kinds.listen_address, ":10094", "ADDRESS",
+    "Where stepscope's own pages are served.", SERVE)
+WEB_CONFIG_FILE = Setting("web.config.file", kinds.optional(kinds.path), None, "FILE",
+    "TLS and basic authentication, in the format of the Prometheus exporter toolkit.", SERVE)
+
+LOG_LEVEL = Setting("log.level", kinds.one_of("debug", "info", "warning", "error"), "info",
+    "debug|info|warning|error", "Least severe lines that are logged.", BOTH)
+LOG_FORMAT = Setting("log.format", kinds.one_of("text", "json"), "text", "text|json",
+    "How lines are logged.", BOTH)
+
+CONFIG_FILE = Setting("config.file", kinds.optional(kinds.path), None, "FILE",
+    "YAML file with any of these settings, nested or with dots.", BOTH, in_file=False)
+CONFIG_ON_ERROR = Setting("config.on-error", kinds.one_of("exit", "degrade"), "exit", "exit|degrade",
+    "What a wrong setting does: end with status 2, or serve with what is right and config_ok 0.", SERVE, in_file=False)
+CONFIG_CHECK = Setting("config.check", kinds.boolean, False, "BOOL",
+    "Only check the settings; end with status 0 or 2.", SERVE, in_file=False, is_switch=True)
+# fmt: on
+
+SETTINGS: dict[str, Setting[Any]] = {
+    value.name: value for value in tuple(globals().values()) if isinstance(value, Setting)
+}
