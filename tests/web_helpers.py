@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import datetime
+import gzip
 import ipaddress
+import logging
 import socket
 import ssl
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +18,52 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+
+from stepscope.runtime.web import Limits, Request, Response, Route, WebServer
+from stepscope.runtime.webconfig import WebConfig
+
+LOG = logging.getLogger("test_web")
+PAGE = b"# HELP stepscope_config_ok 1 when the configuration is valid.\nstepscope_config_ok 1\n"
+LONG = b"stepscope_requests 1\n" * 500
+
+
+def text(body: bytes, *headers: tuple[str, str]) -> Response:
+    """A plain answer."""
+    return Response(200, body, "text/plain; charset=utf-8", headers)
+
+
+def broken(request: Request) -> Response:
+    """A route with a fault."""
+    raise RuntimeError("secret detail")
+
+
+ROUTES: dict[tuple[str, str], Route] = {
+    ("GET", "/metrics"): lambda request: text(PAGE),
+    ("GET", "/long"): lambda request: text(LONG),
+    ("GET", "/packed"): lambda request: text(gzip.compress(LONG), ("Content-Encoding", "gzip")),
+    ("GET", "/picture"): lambda request: Response(200, LONG, "image/png"),
+    ("GET", "/huge"): lambda request: Response(200, bytes(32 * 1024 * 1024), "application/octet-stream"),
+    ("GET", "/broken"): broken,
+    ("GET", "/bad-header"): lambda request: text(PAGE, ("X-Split", "a\r\nSet-Cookie: b")),
+    ("POST", "/echo"): lambda request: text(request.body + repr(sorted(request.query.items())).encode()),
+    ("GET", "/whoami"): lambda request: text(f"{request.client_address} {request.headers['X-Name']}".encode()),
+}
+
+
+@contextmanager
+def serving(
+    routes: dict[tuple[str, str], Route] | None = None,
+    limits: Limits | None = None,
+    listen: str = "127.0.0.1:0",
+    config: WebConfig | None = None,
+) -> Iterator[WebServer]:
+    """A running server, stopped at the end."""
+    server = WebServer(listen, ROUTES if routes is None else routes, config or WebConfig(), log=LOG, limits=limits)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,6 +199,7 @@ def test_cookies_are_not_kept(server: HostileServer, client: EngineClient) -> No
     get(client)
     get(client)
     assert "cookie" not in server.asked[1].headers
+    assert list(client._session.cookies) == []
 
 
 def test_requests_from_two_threads_wait_for_each_other_within_their_deadlines(

@@ -20,15 +20,16 @@ def test_an_address_without_scheme_or_host_is_refused_and_quoted(url: str) -> No
     assert str(caught.value) == f"engine URL {url!r} is not of the form http://HOST:PORT or https://HOST:PORT"
 
 
-@pytest.mark.parametrize("url", ["http://h:port", "http://h:99999", "http://[::1"])
+@pytest.mark.parametrize("url", ["http://h:port", "http://h:99999", "http://[::1", "http://h h/"])
 def test_an_address_that_cannot_be_read_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="engine URL is not an address: "):
         ScrapeOptions(url, deadline_seconds=1.0)
 
 
-def test_a_password_in_the_address_is_refused_without_repeating_it() -> None:
+@pytest.mark.parametrize("url", ["http://user:geheim@h:1", "http://user:geheim/x@h:1", "http://u:geheim@h h/"])
+def test_a_password_in_the_address_is_refused_without_repeating_it(url: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        ScrapeOptions("http://user:geheim@h:1", deadline_seconds=1.0)
+        ScrapeOptions(url, deadline_seconds=1.0)
     assert "geheim" not in str(caught.value)
 
 

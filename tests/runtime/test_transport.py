@@ -79,6 +79,7 @@ def test_a_server_that_never_accepts_costs_the_connect_timeout() -> None:
 ABORTED: dict[str, Behaviour] = {
     "before the answer": hanging(),
     "in the body": hanging(HEAD + PAGE[:100].encode()),
+    "before a body without length": hanging(b"HTTP/1.0 200 OK\r\n\r\n"),
     "in a body without length": hanging(b"HTTP/1.0 200 OK\r\n\r\n" + PAGE.encode()),
     "in a chunk": hanging(CHUNKED + b"400\r\nabc"),
 }

@@ -117,6 +117,7 @@ def test_a_whole_file_is_read_with_paths_relative_to_it(tmp_path: Path) -> None:
         "  headers:\n"
         "    Strict-Transport-Security: max-age=31536000\n"
         "    X-XSS-Protection: ''\n"
+        "    X-Frame-Options:\n"
         "basic_auth_users:\n"
         f"  alice: {alice}\n"
         f"  1234: {alice}\n"

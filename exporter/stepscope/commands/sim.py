@@ -31,7 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--data-parallel", type=int, default=1, metavar="N", help="engines on one page; default: %(default)s")
     add("--speculative", metavar="K:P", help="K drafted tokens a step, each accepted with probability P")
     add("--max-num-seqs", type=int, default=256, metavar="N", help="default: %(default)s")
-    add("--max-num-batched-tokens", type=int, default=2048, metavar="N", help="token budget of a step; %(default)s")
+    add(
+        "--max-num-batched-tokens",
+        type=int,
+        default=2048,
+        metavar="N",
+        help="token budget of a step; default: %(default)s",
+    )
     add("--weight-bytes", type=float, metavar="BYTES", help="replaces the model's")
     add("--kv-bytes-per-token", type=float, metavar="BYTES", help="replaces the model's")
     add("--num-gpu-blocks", type=int, metavar="N", help="KV blocks per engine; default: what fits in GPU memory")
@@ -66,13 +72,13 @@ def run(args: argparse.Namespace) -> int:
         mfu_metrics=args.mfu_metrics,
     )
     faults = _parse_faults(args.fault)
+    server = SimServer(config, args.listen_address, SCENARIOS.get(args.scenario), args.seed)
     stop = threading.Event()
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
         stop.set()
 
     previous = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
-    server = SimServer(config, args.listen_address, SCENARIOS.get(args.scenario), args.seed)
     try:
         server.start()
         if faults:

@@ -24,7 +24,6 @@ _GEMMA3 = {
     "num_key_value_heads": 4,
     "head_dim": 256,
     "vocab_size": 262208,
-    "max_position_embeddings": 131072,
     "sliding_window": 4096,
     "sliding_window_pattern": 6,
 }
@@ -51,8 +50,7 @@ CLASS_DEFAULTS: Mapping[str, Mapping[str, int]] = {
     "qwen3_5_moe": _QWEN3_NEXT,
     "qwen3_5_text": _QWEN3_NEXT,
     "qwen3_5_moe_text": _QWEN3_NEXT,
-    "mpt": {"expansion_ratio": 4, "max_seq_len": 2048},
-    "gptj": {"n_positions": 2048},
+    "mpt": {"expansion_ratio": 4},
     "glm_moe_dsa": {**_DSA, "index_n_heads": 32},
     "deepseek_v32": {**_DSA, "index_n_heads": 64},
     "jamba": {

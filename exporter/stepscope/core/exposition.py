@@ -13,7 +13,7 @@ from typing import NamedTuple
 from stepscope.errors import NotMetricsError
 
 # A label value is any run of characters except a bare quote, backslash or newline; escapes are \\ \" \n.
-_LABEL = re.compile(r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"([^"\\]*(?:\\.[^"\\]*)*)"[ \t]*(,|(?=\}))')
+_LABEL = re.compile(r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"([^"\\]*+(?:\\.[^"\\]*+)*+)"[ \t]*(,|(?=\}))')
 _ESCAPE = re.compile(r"\\(.)")
 _ESCAPES = {"n": "\n", "\\": "\\", '"': '"'}
 _SAMPLE_LINE = re.compile(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from stepscope.core import compare, window
-from stepscope.core.accounts import UNJUDGED, added, booked
+from stepscope.core.accounts import added, booked
 from stepscope.core.budget import speed_budget_tokens
 from stepscope.core.estimate import Facts, KvState, load_of
 from stepscope.core.memory import Memory, Policy, Step
@@ -81,7 +81,7 @@ def judge(step: Step, facts: Facts, policy: Policy, invalid: Mapping[str, int]) 
         measured, interference = judged.measured_step_seconds, judged.interference_ratio
         drift, cause = judged.drift_ratio, judged.cause
     usual_step, usual_tokens = memory.usual_step, memory.usual_tokens_per_sequence
-    if running > 0.0 and predicted is not None and state not in UNJUDGED:
+    if running > 0.0 and predicted is not None and state not in ("stale", "asleep"):
         usual_step = usual_step.add(at, predicted.decode_seconds)
         if per_sequence is not None:
             usual_tokens = usual_tokens.add(at, per_sequence)

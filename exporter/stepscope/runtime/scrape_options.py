@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from urllib3.util import parse_url
+
 from stepscope.errors import ConfigError
 
 DEFAULT_PORTS = {"http": 80, "https": 443}  # RFC 9110 sections 4.2.1 and 4.2.2
@@ -33,8 +35,11 @@ class ScrapeOptions:
         try:
             parts = urlsplit(self.url)
             host, port = parts.hostname, parts.port
+            parse_url(self.url)  # the stricter reader that the requests go through
         except ValueError as error:
-            raise ConfigError(f"engine URL is not an address: {error}") from None
+            # What stands before an @ may be a password, and the error may quote it.
+            said = "it holds an @ and cannot be read" if "@" in self.url else str(error)
+            raise ConfigError(f"engine URL is not an address: {said}") from None
         if parts.username is not None or parts.password is not None:
             raise ConfigError("engine URL carries a user name or password: put a token in a file instead")
         if parts.scheme not in DEFAULT_PORTS or not host or port == 0:

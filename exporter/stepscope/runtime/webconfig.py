@@ -129,6 +129,11 @@ class _Node:
             entries[name] = child
         return entries
 
+    @property
+    def blank(self) -> bool:
+        """Whether nothing is given: null or an empty text."""
+        return self._node is None or self._node.value in ("", []) or self._kind == "null"
+
     def text(self) -> str:
         """A scalar that is not null, as written."""
         if self._node is None or self._kind in ("null", "map", "seq"):
@@ -239,12 +244,13 @@ def _headers(node: _Node) -> tuple[tuple[str, str], ...]:
         return ()
     headers = []
     for name, value_node in entries["headers"].mapping(_HEADERS).items():
+        if value_node.blank:
+            continue  # "unset if blank", says the toolkit
         allowed = _HEADERS[name]
         value = value_node.text() if allowed is None else value_node.choice(allowed)
         if not value.isascii() or not value.isprintable():
             raise value_node.error("must be printable ASCII on one line")
-        if value:
-            headers.append((name, value))
+        headers.append((name, value))
     return tuple(headers)
 
 

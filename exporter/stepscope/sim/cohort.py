@@ -134,6 +134,7 @@ class Cohort:
         while self._ends and self._ends[0][0] <= self.clock:
             at, _, request = heapq.heappop(self._ends)
             if request in self.members and request.ends_at == at:
+                request.ends_at = -1  # it may have left and come back with the same end: a second entry must not count
                 ended.append(request)
         return ended
 

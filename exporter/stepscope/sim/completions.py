@@ -28,7 +28,7 @@ class BadRequestError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """The part of a completion request that the simulator obeys; every answer has `max_tokens` tokens (as ignore_eos)."""
+    """The part of a completion request that the simulator obeys; every answer has all its `max_tokens`."""
 
     model: str
     prompt_tokens: int

@@ -61,12 +61,16 @@ class Engine:
 
     def submit(self, request: Request, now_seconds: float) -> None:
         """Queue a request. ValueError when it could never run."""
-        tokens, limit = request.prompt_tokens + request.output_tokens, self.scheduler.largest_request_tokens()
-        if tokens > limit:
-            raise ValueError(f"prompt and output of {tokens} tokens exceed the engine's {limit}")
+        self.check(request)
         request.arrival_seconds = now_seconds
         self.scheduler.waiting.append(request)
         self.begin(now_seconds)
+
+    def check(self, request: Request) -> None:
+        """ValueError when the request could never run: it would wait for ever."""
+        tokens, limit = request.prompt_tokens + request.output_tokens, self.scheduler.largest_request_tokens()
+        if tokens > limit:
+            raise ValueError(f"prompt and output of {tokens} tokens exceed the engine's {limit}")
 
     def place(self, request: Request, generated_tokens: int, now_seconds: float) -> None:
         """Start with a request under way: prompt and `generated_tokens` (1 or more) were served before."""

@@ -57,9 +57,9 @@ BURSTS = Group("burst", count=6, prompt_tokens=8_000, output_tokens=8, think_sec
 SCENARIOS = {
     "demo": Scenario(
         (
-            Phase("40 chats", 35.0, (CHATS,)),
-            Phase("two 100,000-token agents join", 45.0, (CHATS, AGENTS)),
-            Phase("agents leave, prompt bursts", 40.0, (CHATS, BURSTS)),
+            Phase("40 chats", 45.0, (CHATS,)),
+            Phase("two 100,000-token agents join", 40.0, (CHATS, AGENTS)),
+            Phase("agents leave, prompt bursts", 35.0, (CHATS, BURSTS)),
         )
     ),
     "steady": Scenario((Phase("40 chats", 600.0, (CHATS,)),)),
@@ -75,10 +75,10 @@ class World(Protocol):
         """Call `action` at a simulated time."""
 
     def submit(self, request: Request) -> None:
-        """Send a request now."""
+        """Send a request now; ValueError when it can never run."""
 
     def place(self, request: Request, generated_tokens: int) -> None:
-        """Begin with a request that is under way."""
+        """Begin with a request that is under way; ValueError when it can never run."""
 
     def abort(self, request: Request) -> None:
         """Cancel a request."""
@@ -93,6 +93,7 @@ class _User:
         self._random = rng
         self._request: Request | None = None
         self.gone = False
+        self.rejected = False
 
     def ask(self, aged_share: float = 0.0) -> None:
         """Send the next request, or begin `aged_share` of the way through its answer."""
@@ -107,10 +108,14 @@ class _User:
             on_end=self._ended,
         )
         self._request = request
-        if aged_share:
-            self._world.place(request, 1 + int(aged_share * (request.output_tokens - 1)))
-        else:
-            self._world.submit(request)
+        try:
+            if aged_share:
+                self._world.place(request, 1 + int(aged_share * (request.output_tokens - 1)))
+            else:
+                self._world.submit(request)
+        except ValueError:  # it can never run: this user gives up, others go on
+            self._request = None
+            self.gone = self.rejected = True
 
     def leave(self) -> None:
         """Cancel what runs and never come back."""
@@ -145,6 +150,11 @@ class Player:
             else:
                 world.at(at, lambda phase=phase: self._start(phase))  # type: ignore[misc]  # binds the loop's value
             at += phase.seconds
+
+    @property
+    def rejected_users(self) -> int:
+        """Users of the present groups whose request can never run."""
+        return sum(user.rejected for users in self._groups.values() for user in users)
 
     def _start(self, phase: Phase) -> None:
         self.phase = phase.name

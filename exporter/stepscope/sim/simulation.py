@@ -35,7 +35,6 @@ class Simulation:
         self.restarts = 0
         self.faults = Faults()
         self.http = HttpCounters()
-        self.rejected_total = 0  # requests of the scenario that can never run on this engine
         self._seed = seed
         self._page = Page(config)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -48,6 +47,11 @@ class Simulation:
     def phase(self) -> str:
         """Name of the scenario's phase, or an empty string without a scenario."""
         return self._player.phase if self._player else ""
+
+    @property
+    def rejected_users(self) -> int:
+        """Users of the scenario that gave up because their request can never run on this engine."""
+        return self._player.rejected_users if self._player else 0
 
     @property
     def is_down(self) -> bool:
@@ -80,7 +84,11 @@ class Simulation:
         self.now_seconds = max(self.now_seconds, until_seconds)
 
     def submit(self, request: Request) -> None:
-        """Send a request to the least loaded engine. During a restart it is sent again when the engine is back."""
+        """Send a request to the least loaded engine; during a restart it waits for the engine to come back.
+
+        ValueError when it can never run.
+        """
+        self.engines[0].check(request)
         if request.state == "ended":  # cancelled while the engine was away
             return
         if self.is_down:
@@ -88,14 +96,8 @@ class Simulation:
             return
         self._clean_homes()
         engine = min(self.engines, key=_load)
-        try:
-            engine.submit(request, self.now_seconds)
-        except ValueError:
-            if self._player is None or request.on_tokens is not None:
-                raise
-            self.rejected_total += 1  # a scenario's user gives up, others go on
-            return
         self._homes[request] = engine
+        engine.submit(request, self.now_seconds)
 
     def place(self, request: Request, generated_tokens: int) -> None:
         """Begin with a request that is under way; without room for it, it is queued as a new one."""

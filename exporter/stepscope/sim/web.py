@@ -190,7 +190,7 @@ class Handler(BaseHTTPRequestHandler):
         request = Request(
             ask.prompt_tokens,
             ask.max_tokens,
-            on_tokens=lambda _, tokens: events.put((tokens, "")),
+            on_tokens=(lambda _, tokens: events.put((tokens, ""))) if ask.stream else None,
             on_end=lambda _, reason: events.put((0, reason)),
         )
         try:
