@@ -159,7 +159,7 @@ def _engine(view: dict[str, Any], said: str, ttft_objective_seconds: float | Non
     if view["speed_budget_tokens"] is not None:
         yield (
             f"  budget      {tokens(view['speed_budget_tokens'])} tokens at the promised speed,"
-            f" {tokens(view['token_headroom_tokens'])} to go"
+            f" {tokens(view['memory_budget_tokens'])} in memory; {tokens(view['token_headroom_tokens'])} to go"
         )
 
 
