@@ -19,10 +19,10 @@ SERVE = frozenset({"serve"})
 BOTH = frozenset({"serve", "check"})
 
 # What a scrape may take: below the interval, and never longer than an operator would wait for a page on loopback.
-ENGINE_TIMEOUT_SHARE_OF_INTERVAL = 0.8  # DESIGN: the total deadline lies below the interval
+ENGINE_TIMEOUT_SHARE_OF_INTERVAL = 0.8  # the total deadline must lie below the interval
 ENGINE_TIMEOUT_LARGEST_SECONDS = 4.0  # 0.8 x the default interval of 5 s
-WINDOW_SECONDS = 30.0  # DESIGN section 6
-HOLD_SECONDS = 90.0  # DESIGN section 7: three usual Prometheus scrapes
+WINDOW_SECONDS = 30.0  # six usual samples
+HOLD_SECONDS = 90.0  # three usual Prometheus scrapes of 30 s
 
 
 def _engine_timeout_seconds(settings: Settings) -> float:

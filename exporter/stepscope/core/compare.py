@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from stepscope.core.step_model import Load, StepLaw, StepTime, predict
 from stepscope.core.window import PREFILL_SHARE_LIMIT, Window
 
-DRIFT_LIMIT = 0.15  # beyond it the engine is slower than predicted (DESIGN section 5)
+DRIFT_LIMIT = 0.15  # beyond it the engine is slower than predicted (docs/physics.md)
 INTERFERENCE_LIMIT = 0.25  # what counts as interference when nobody promised a speed
 MIN_OBSERVATIONS = 10
 WARM_UP_OBSERVATIONS = 50
 STALE_SAMPLES = 3
 STALE_SECONDS = 5.0
+# A prompt chunk is one step of a second or two at most; a prompt left open by an abort must not hide a dead engine.
+STALE_SECONDS_WITH_OPEN_PROMPTS = 30.0
 USUAL_STEP_FACTOR = 1.25  # without an objective the target is this times the trailing hour's median step
 
 
@@ -36,7 +38,7 @@ class Situation:
 
 
 def state(now: Situation) -> str:
-    """The first state that applies (DESIGN section 5)."""
+    """The first state that applies (docs/physics.md)."""
     if now.asleep:
         return "asleep"
     if not now.has_law:
@@ -48,8 +50,7 @@ def state(now: Situation) -> str:
     if (
         now.running > 0.0
         and now.unmoved_samples >= STALE_SAMPLES
-        and now.unmoved_seconds >= STALE_SECONDS
-        and now.open_prompt_tokens == 0.0
+        and now.unmoved_seconds >= (STALE_SECONDS_WITH_OPEN_PROMPTS if now.open_prompt_tokens else STALE_SECONDS)
     ):
         return "stale"
     if now.seconds_in_life < now.warm_up_seconds or now.observations_in_life < WARM_UP_OBSERVATIONS:
@@ -108,7 +109,7 @@ def verdict(evidence: Evidence) -> Verdict:
     """Judge one window: drift and cause only where the state allows, the rest wherever it is known."""
     mean, predicted = evidence.itl_mean_seconds, evidence.predicted
     if mean is None or predicted is None:
-        return Verdict(None, None, None, "prefill" if evidence.state == "prefilling" else None)
+        return Verdict(None, None, None, _cause_without_comparison(evidence))
     step = mean - predicted.prefill_seconds
     drift = mean / predicted.itl_seconds - 1.0 if evidence.state == "measuring" else None
     interference = predicted.prefill_seconds / predicted.itl_seconds
@@ -116,10 +117,17 @@ def verdict(evidence: Evidence) -> Verdict:
     return Verdict(drift, interference, step if step > 0.0 else None, cause)
 
 
+def _cause_without_comparison(evidence: Evidence) -> str | None:
+    """The cause where nothing could be compared: what the counters and the state alone say."""
+    if evidence.state != "prefilling":
+        return None
+    return "preemption" if evidence.preemptions > 0.0 else "prefill"
+
+
 def _cause(
     evidence: Evidence, mean: float, predicted: StepTime, drift: float | None, interference: float
 ) -> str | None:
-    """The first cause that applies (DESIGN section 5)."""
+    """The first cause that applies (docs/physics.md)."""
     if evidence.state not in ("measuring", "prefilling"):
         return None
     if evidence.preemptions > 0.0:

@@ -18,7 +18,7 @@ class Histogram:
 class EngineSample:
     """One engine (one data-parallel rank) at one moment. Counters are raw, since the engine's start.
 
-    Times in seconds, tokens in tokens, `kv_usage` 0..1. Source of each meaning: DESIGN section 3 and the vLLM sources.
+    Times in seconds, tokens in tokens, `kv_usage` 0..1. Meanings: docs/physics.md, from the vLLM sources.
     """
 
     model_name: str

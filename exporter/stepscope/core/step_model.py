@@ -1,15 +1,32 @@
 """The step law: how long a decode step must take, and which part of it is what.
 
 decode_seconds  = overhead + max(memory_seconds, compute_seconds) + sequence_cost * n
-memory_seconds  = (weight_bytes(n) + kv_bytes) / effective_bandwidth
+memory_seconds  = weight_bytes(n) / effective_bandwidth + kv_bytes / kv_bandwidth
 compute_seconds = 2 * active_params * n * positions / (peak_flops * decode_efficiency)
-prefill_seconds = prefill_cost * prompt_tokens_computed_per_step
+prefill_seconds = prefill_cost * P                           P: prompt tokens computed per step
 itl_mean        = decode_seconds + prefill_seconds
+
+A fitted law may add terms that measured engines showed (docs/accuracy.md says what each is worth). All are 0 unless
+set, and kv_bandwidth is the effective bandwidth unless set:
+
+kv cache   + kv_context_cost * kv_bytes * c * (1 - 1/n)       c: mean context; long contexts side by side read slower
+sequences  + batch_growth * log2(1 + n)                       experts, collectives and samplers grow with the batch,
+           + wide_batch * (ceil(n * positions / 256) - 1)     and past each 256 tokens matrices take another pass
+prefill    + prefill_growth * P * (P / 1024)^(1/3)            the more prompt tokens, the less idle compute is left
+           + prompt_cost * r + prompt_growth * log2(1 + 8 r)  r: prompts begun per step; a step with a chunk costs more
+
+r is P over the mean prompt. Where it is not given it is the steady state's: a sequence that began with i prompt tokens
+and ends after o more holds c = i + o/2 on average and P = n i / o, hence r = n / o = (P + n/2) / c.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+
+WIDE_BATCH_TOKENS = 256  # H100's knee; steps at 256, 512, ... in the decode sweep of vLLM 0.10 (docs/accuracy.md)
+GROWTH_TOKENS = 1024.0  # at this many prompt tokens per step prefill_growth counts as it stands
+PROMPT_GROWTH_SCALE = 8.0  # best of 1..64 in cross-validation on the public sweeps (docs/accuracy.md)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +90,13 @@ class StepLaw:
     samples: int | None = None  # points it was fitted on
     low_factor: float = 1.0  # multiplies the decode step: the source's own spread
     high_factor: float = 1.0
+    kv_bandwidth_bytes_per_second: float | None = None  # None: the effective bandwidth
+    kv_context_cost_seconds_per_byte_token: float = 0.0
+    batch_growth_seconds: float = 0.0  # per doubling of the batch
+    wide_batch_seconds: float = 0.0  # per further WIDE_BATCH_TOKENS
+    prefill_growth_seconds_per_token: float = 0.0
+    prompt_cost_seconds: float = 0.0
+    prompt_growth_seconds: float = 0.0  # per doubling of prompts per step
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +109,22 @@ class Load:
     positions_per_sequence: float = 1.0  # 1 + drafted tokens per draft under speculative decoding
     kv_bytes: float | None = None
     read_bytes: float | None = None  # the engine's own count of bytes read in the step, all GPUs
+    prompts_per_step: float | None = None  # None: as in the steady state
+
+    @property
+    def mean_context_tokens(self) -> float:
+        """Tokens in flight per sequence."""
+        return self.tokens_in_flight / max(self.sequences, 1.0)
+
+    @property
+    def prompts(self) -> float:
+        """Prompts started per step: as given, else the steady state's, at most one per sequence; 0 without prefill."""
+        if self.prompts_per_step is not None:
+            return self.prompts_per_step
+        if self.prefill_tokens_per_step <= 0.0:
+            return 0.0
+        arrivals = self.prefill_tokens_per_step + 0.5 * self.sequences
+        return min(arrivals / max(self.mean_context_tokens, 1.0), max(self.sequences, 1.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +150,52 @@ class StepTime:
         return self.decode_seconds + self.prefill_seconds
 
 
+def compute_seconds(law: StepLaw, load: Load) -> float:
+    """Time the arithmetic of a decode step takes; 0 where the active parameters or the compute speed are not known."""
+    if not law.active_params or not law.compute_flops_per_second:
+        return 0.0
+    tokens = load.sequences * load.positions_per_sequence
+    return 2.0 * law.active_params * tokens / law.compute_flops_per_second
+
+
+def sequences_seconds(law: StepLaw, load: Load) -> float:
+    """What the number of sequences costs, apart from compute beyond memory."""
+    wide = wide_batches(load.sequences * load.positions_per_sequence)
+    growth = math.log2(1.0 + load.sequences)
+    return (
+        law.sequence_cost_seconds * load.sequences + law.batch_growth_seconds * growth + law.wide_batch_seconds * wide
+    )
+
+
+def wide_batches(tokens: float) -> float:
+    """Passes beyond the first that a step of so many tokens takes through the matrices."""
+    return max(0.0, math.ceil(tokens / WIDE_BATCH_TOKENS) - 1.0)
+
+
+def crowding(load: Load) -> float:
+    """Mean context x (1 - 1/n), tokens: a sequence alone has the memory to itself."""
+    return load.mean_context_tokens * (1.0 - 1.0 / max(load.sequences, 1.0))
+
+
+def prefill_growth(tokens: float) -> float:
+    """Prompt tokens per step times the cube root of their number in units of GROWTH_TOKENS."""
+    return tokens * math.cbrt(tokens / GROWTH_TOKENS)
+
+
+def prompt_growth(prompts: float) -> float:
+    """Doublings that so many prompts per step count for."""
+    return math.log2(1.0 + PROMPT_GROWTH_SCALE * prompts)
+
+
+def _prefill_terms(law: StepLaw, load: Load) -> float:
+    """Prefill beyond a price per token."""
+    return (
+        law.prefill_growth_seconds_per_token * prefill_growth(load.prefill_tokens_per_step)
+        + law.prompt_cost_seconds * load.prompts
+        + law.prompt_growth_seconds * prompt_growth(load.prompts)
+    )
+
+
 def predict(law: StepLaw, load: Load) -> StepTime | None:
     """The time of one decode step under `load`.
 
@@ -125,18 +211,18 @@ def predict(law: StepLaw, load: Load) -> StepTime | None:
     if load.prefill_tokens_per_step > 0.0:
         if law.prefill_cost_seconds_per_token is None:
             return None
-        prefill = law.prefill_cost_seconds_per_token * load.prefill_tokens_per_step
+        prefill = law.prefill_cost_seconds_per_token * load.prefill_tokens_per_step + _prefill_terms(law, load)
     tokens = load.sequences * load.positions_per_sequence
     bandwidth = law.effective_bandwidth_bytes_per_second
     if load.read_bytes is not None:
         weight_bytes = max(0.0, load.read_bytes - kv_bytes)
     else:
         weight_bytes = law.weights.read_bytes(tokens)
-    weights, kv_cache = weight_bytes / bandwidth, kv_bytes / bandwidth
-    sequences = law.sequence_cost_seconds * load.sequences
-    if law.active_params and law.compute_flops_per_second:
-        compute = 2.0 * law.active_params * tokens / law.compute_flops_per_second
-        sequences += max(0.0, compute - weights - kv_cache)
+    weights = weight_bytes / bandwidth
+    reads = kv_bytes / (law.kv_bandwidth_bytes_per_second or bandwidth)
+    kv_cache = reads + law.kv_context_cost_seconds_per_byte_token * kv_bytes * crowding(load)
+    # The context cost counts as reading: below the roof both are hidden, above it both are paid.
+    sequences = sequences_seconds(law, load) + max(0.0, compute_seconds(law, load) - weights - kv_cache)
     decode = law.step_overhead_seconds + weights + kv_cache + sequences
     return StepTime(
         overhead_seconds=law.step_overhead_seconds,

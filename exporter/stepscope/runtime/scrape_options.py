@@ -24,7 +24,7 @@ class ScrapeOptions:
     url: str
     deadline_seconds: float
     connect_timeout_seconds: float = 1.0
-    max_bytes: int = 32 * 2**20  # the whole page as sent and as unpacked; DESIGN section 6
+    max_bytes: int = 32 * 2**20  # the whole page as sent and as unpacked
     bearer_token_file: Path | None = None
     ca_file: Path | None = None
     client_cert_file: Path | None = None

@@ -13,7 +13,7 @@ from stepscope.sim.presets import GPUS, MODELS, EngineConfig, kv_blocks
 
 T = TypeVar("T")
 PHYSICS = ("well-behaved", "realistic")
-GPU_MEMORY_UTILIZATION = 0.9  # share of GPU memory for weights and KV; DESIGN's worked example
+GPU_MEMORY_UTILIZATION = 0.9  # share of GPU memory for weights and KV; vLLM's default --gpu-memory-utilization
 BLOCK_TOKENS = 16  # vLLM's default block size on CUDA
 
 

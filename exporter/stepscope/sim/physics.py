@@ -51,7 +51,7 @@ class Physics:
     peak_bandwidth_bytes_per_second: float
     peak_flops: float
     tensor_parallel: int = 1
-    bandwidth_share: float = 0.6  # of peak; the share DESIGN calls common
+    bandwidth_share: float = 0.6  # of peak; the share docs/physics.md starts from
     decode_flops_share: float = 0.6  # of peak
     prefill_flops_share: float = 0.645  # of peak; the published worked example's 64-65 %
     launch_seconds: float = 0.0

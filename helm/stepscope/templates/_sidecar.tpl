@@ -44,13 +44,7 @@ args:
 {{/* Flags of settings, calibration, HF cache, API key and web configuration, as a YAML list. */}}
 {{- define "stepscope.flags" -}}
 {{- $values := .root.Values -}}
-{{- $flags := list -}}
-{{- range $key := keys .settings | sortAlpha -}}
-{{- $value := get $.settings $key -}}
-{{- if not (or (kindIs "invalid" $value) (eq (toString $value) "")) -}}
-{{- $flags = append $flags (printf "--%s=%s" $key (include "stepscope.scalar" $value)) -}}
-{{- end -}}
-{{- end -}}
+{{- $flags := include "stepscope.flattened" (dict "prefix" "--" "map" .settings) | fromYamlArray -}}
 {{- if $values.calibration.configMap -}}
 {{- $flags = append $flags (printf "--calibration.file=/etc/stepscope/calibration/%s" $values.calibration.key) -}}
 {{- end -}}
@@ -67,6 +61,19 @@ args:
 {{- toYaml $flags -}}
 {{- end -}}
 
+{{/* Nested settings as flags, `{model: {id: X}}` as `--model.id=X`, a YAML list. Null and empty text mean "not set". */}}
+{{- define "stepscope.flattened" -}}
+{{- range $key := keys .map | sortAlpha -}}
+{{- $value := get $.map $key -}}
+{{- $name := printf "%s%s" $.prefix $key -}}
+{{- if kindIs "map" $value -}}
+{{- include "stepscope.flattened" (dict "prefix" (printf "%s." $name) "map" $value) -}}
+{{- else if not (or (kindIs "invalid" $value) (eq (toString $value) "")) }}
+- {{ printf "%s=%s" $name (include "stepscope.scalar" $value) | toRawJson }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* What is the same for every way to run it: everything but name, image and args. */}}
 {{- define "stepscope.containerRest" -}}
 ports:
@@ -78,7 +85,7 @@ env:
   - name: NVIDIA_VISIBLE_DEVICES
     value: void
 {{- with .Values.extraEnv }}
-{{ toYaml . | nindent 2 | trim | indent 2 }}
+{{ toYaml . | indent 2 }}
 {{- end }}
 livenessProbe:
 {{- if .Values.web.configSecret }}
