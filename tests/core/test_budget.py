@@ -49,6 +49,13 @@ _laws = st.builds(
     prefill_cost_seconds_per_token=st.one_of(st.none(), st.floats(0, 1e-4)),
     active_params=st.one_of(st.none(), st.floats(1e9, 1e11)),
     compute_flops_per_second=st.floats(1e14, 1e15),
+    kv_bandwidth_bytes_per_second=st.one_of(st.none(), st.floats(1e11, 1e13)),
+    kv_context_cost_seconds_per_byte_token=st.sampled_from([0.0, 1e-18, 1e-17]),
+    batch_growth_seconds=st.floats(0, 1e-3),
+    wide_batch_seconds=st.floats(0, 1e-3),
+    prefill_growth_seconds_per_token=st.floats(0, 1e-5),
+    prompt_cost_seconds=st.floats(0, 0.01),
+    prompt_growth_seconds=st.floats(0, 0.01),
 )
 
 
@@ -56,7 +63,7 @@ _laws = st.builds(
 def test_the_prediction_at_the_budget_is_the_target(
     law: StepLaw, sequences: float, positions: float, target: float
 ) -> None:
-    """One token more is above it: below the compute roof, above it, and for mixtures of experts."""
+    """One token more is above it: below the compute roof, above it, for mixtures, and with every fitted term."""
     load = Load(sequences, 5000.0, prefill_tokens_per_step=300.0, positions_per_sequence=positions)
     budget = speed_budget_tokens(law, load, target)
     assert budget is not None
@@ -66,7 +73,8 @@ def test_the_prediction_at_the_budget_is_the_target(
         return
     assert decode_seconds(law, replace(decode, tokens_in_flight=budget)) == pytest.approx(target, rel=1e-9)
     # Far below a float's resolution of the target one token cannot show.
-    assume((law.kv_bytes_per_token or 0) / law.effective_bandwidth_bytes_per_second > 1e-12 * target)
+    bandwidth = law.kv_bandwidth_bytes_per_second or law.effective_bandwidth_bytes_per_second
+    assume((law.kv_bytes_per_token or 0) / bandwidth > 1e-12 * target)
     assert decode_seconds(law, replace(decode, tokens_in_flight=budget + 1)) > target
 
 

@@ -82,7 +82,8 @@ def test_the_first_of_several_reasons_wins(first: int) -> None:
     [
         ({"unmoved_samples": 2, "unmoved_seconds": 60.0}, "measuring"),
         ({"unmoved_samples": 9, "unmoved_seconds": 4.9}, "measuring"),
-        ({"unmoved_samples": 3, "unmoved_seconds": 5.0, "open_prompt_tokens": 1.0}, "measuring"),
+        ({"unmoved_samples": 3, "unmoved_seconds": 29.0, "open_prompt_tokens": 1.0}, "measuring"),
+        ({"unmoved_samples": 3, "unmoved_seconds": 30.0, "open_prompt_tokens": 1.0}, "stale"),
         ({"unmoved_samples": 3, "unmoved_seconds": 5.0, "running": 0.0, "observations_in_pair": 0.0}, "idle"),
         ({"running": 0.0}, "measuring"),
         ({"observations_in_pair": 0.0}, "measuring"),
@@ -101,7 +102,7 @@ def test_the_edges_of_each_state(change: dict[str, Any], expected: str) -> None:
     assert state(replace(QUIET, **change)) == expected
 
 
-LAW = StepLaw(WeightBytes(10e9), 1e12, 1e6)
+LAW = StepLaw(WeightBytes(10e9), 1e12, 1e6, source="file")
 MET = Evidence(
     state="measuring",
     itl_mean_seconds=0.0101,
@@ -110,7 +111,7 @@ MET = Evidence(
     target_step_seconds=0.018,
     target_itl_seconds=0.020,
     usual_step_seconds=0.010,
-    usual_tokens_per_sequence=500.0,
+    usual_tokens_per_sequence=250.0,
     load=Load(8.0, 4000.0),
     law=LAW,
 )
@@ -159,7 +160,7 @@ def test_a_preemption_comes_before_everything(_: str, fields: dict[str, Any]) ->
 
 def test_prefill_comes_before_unexplained() -> None:
     """The mean is over its target and 20 % over the prediction, but without the chunks it would be met."""
-    slow = {"itl_mean_seconds": 0.0201, "predicted": step(0.012, 0.004)}
+    slow: dict[str, Any] = {"itl_mean_seconds": 0.0201, "predicted": step(0.012, 0.004)}
     assert verdict(replace(MET, **slow)).drift_ratio == pytest.approx(0.256, abs=0.001)
     assert caused(**slow) == "prefill"
 
@@ -253,6 +254,7 @@ def test_a_measured_step_is_never_negative() -> None:
 
 def test_without_observations_there_is_no_verdict() -> None:
     """Inside one long prefill nothing decodes, and the cause is known all the same."""
-    silent = {"itl_mean_seconds": None, "predicted": None}
+    silent: dict[str, Any] = {"itl_mean_seconds": None, "predicted": None}
     assert verdict(replace(MET, state="idle", **silent)).cause is None
     assert caused(state="prefilling", **silent) == "prefill"
+    assert caused(state="prefilling", preemptions=1.0, **silent) == "preemption"

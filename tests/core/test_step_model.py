@@ -113,6 +113,16 @@ _laws = st.builds(
     low_factor=st.floats(0.5, 1),
     high_factor=st.floats(1, 4),
 )
+_fitted = {
+    "kv_bandwidth_bytes_per_second": st.one_of(st.none(), st.floats(1e10, 1e14)),
+    "kv_context_cost_seconds_per_byte_token": st.floats(0, 1e-17),
+    "batch_growth_seconds": st.floats(0, 1e-3),
+    "wide_batch_seconds": st.floats(0, 1e-3),
+    "prefill_growth_seconds_per_token": st.floats(0, 1e-5),
+    "prompt_cost_seconds": st.floats(0, 0.01),
+    "prompt_growth_seconds": st.floats(0, 0.01),
+}
+_fitted_laws = st.builds(lambda law, terms: replace(law, **terms), _laws, st.fixed_dictionaries(_fitted))
 _loads = st.builds(
     Load,
     sequences=st.floats(0, 2000),
@@ -125,7 +135,7 @@ ROUNDING = 1e-9  # of a step time, for sums of floats
 
 @given(_laws, _loads, st.sampled_from(["sequences", "tokens_in_flight", "prefill_tokens_per_step"]), st.floats(0, 1e6))
 def test_more_load_is_never_faster(law: StepLaw, load: Load, what: str, more: float) -> None:
-    """In tokens, sequences and prompt tokens, whatever the law."""
+    """In tokens, sequences and prompt tokens, whatever the parameters of the four terms."""
     heavier = replace(load, **{what: getattr(load, what) + more})
     before, after = predict(law, load), predict(law, heavier)
     assert before is not None
@@ -133,7 +143,21 @@ def test_more_load_is_never_faster(law: StepLaw, load: Load, what: str, more: fl
     assert after.itl_seconds >= before.itl_seconds * (1 - ROUNDING)
 
 
-@given(_laws, _loads)
+@given(_fitted_laws, _loads, st.floats(0, 1e6))
+def test_with_fitted_terms_more_context_or_prompt_is_never_faster(law: StepLaw, load: Load, more: float) -> None:
+    """More context makes the decode step longer, more prompt tokens of as many prompts the prefill part."""
+    counted = replace(load, prompts_per_step=1.0)
+    before = predict(law, counted)
+    longer = predict(law, replace(counted, tokens_in_flight=load.tokens_in_flight + more))
+    fuller = predict(law, replace(counted, prefill_tokens_per_step=load.prefill_tokens_per_step + more))
+    assert before is not None
+    assert longer is not None
+    assert fuller is not None
+    assert longer.decode_seconds >= before.decode_seconds * (1 - ROUNDING)
+    assert fuller.prefill_seconds >= before.prefill_seconds * (1 - ROUNDING)
+
+
+@given(_fitted_laws, _loads)
 def test_the_parts_sum_to_the_whole_and_none_is_negative(law: StepLaw, load: Load) -> None:
     """Five components, of which all but prefill are the decode step; its bounds enclose it."""
     step = predict(law, load)

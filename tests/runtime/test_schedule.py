@@ -1,0 +1,108 @@
+"""The job runs at its interval: never two at once, never lost, no thread left."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from stepscope.runtime.schedule import Schedule
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def test_the_first_run_is_at_once() -> None:
+    """Not after the first interval."""
+    ran = threading.Event()
+    schedule = Schedule(ran.set, 300.0)
+    schedule.start()
+    try:
+        assert ran.wait(5.0)
+    finally:
+        schedule.stop()
+
+
+def test_a_job_that_outlives_its_interval_never_runs_twice_at_once() -> None:
+    """Runs that were due meanwhile are one run afterwards, and the schedule goes on."""
+    running, most, runs = 0, 0, 0
+
+    def job() -> None:
+        nonlocal running, most, runs
+        running += 1
+        most = max(most, running)
+        time.sleep(0.25)
+        runs += 1
+        running -= 1
+
+    schedule = Schedule(job, 0.05)
+    schedule.start()
+    try:
+        assert wait_for(lambda: runs >= 3)
+    finally:
+        schedule.stop()
+    assert most == 1
+    assert runs <= 5
+
+
+def test_a_job_that_raises_is_run_again() -> None:
+    """The sampler never raises; should it, the schedule stands."""
+    runs: list[float] = []
+
+    def job() -> None:
+        runs.append(time.monotonic())
+        raise RuntimeError("broken")
+
+    schedule = Schedule(job, 0.05)
+    schedule.start()
+    try:
+        assert wait_for(lambda: len(runs) >= 3)
+    finally:
+        schedule.stop()
+
+
+def test_the_interval_can_be_changed_while_it_runs() -> None:
+    """From once in five minutes to twenty times a second."""
+    runs: list[float] = []
+    schedule = Schedule(lambda: runs.append(time.monotonic()), 300.0)
+    schedule.start()
+    try:
+        assert wait_for(lambda: len(runs) == 1)
+        schedule.every(0.05)
+        assert wait_for(lambda: len(runs) >= 4)
+        schedule.every(0.05)
+    finally:
+        schedule.stop()
+
+
+def test_no_thread_is_left() -> None:
+    """Also when it never ran, and when it is stopped twice."""
+    before = set(threading.enumerate())
+    schedule = Schedule(lambda: None, 0.05)
+    schedule.stop()
+    schedule.start()
+    schedule.stop()
+    schedule.stop()
+    assert wait_for(lambda: set(threading.enumerate()) <= before)
+
+
+def test_stopping_waits_for_the_run_in_progress() -> None:
+    """What it publishes is whole."""
+    begun, ended = threading.Event(), threading.Event()
+
+    def job() -> None:
+        begun.set()
+        time.sleep(0.2)
+        ended.set()
+
+    schedule = Schedule(job, 300.0)
+    schedule.start()
+    assert begun.wait(5.0)
+    schedule.stop()
+    assert ended.is_set()
