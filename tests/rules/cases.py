@@ -1,4 +1,4 @@
-"""The situations of every alert. What a case says is what it proves: all alerts that fire, and that nothing else does."""
+"""The situations of every alert. A case names all alerts that fire; nothing else may."""
 
 from __future__ import annotations
 

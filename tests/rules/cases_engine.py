@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rules.promtool import Case, Firing
+from rules.promtool import Case, Firing, silence
 from rules.sidecar import DOWN, GOOD, STALE_GAUGES, STARTING, WARMING, Moment, Sidecar
 
 _DOWN = Firing("StepscopeEngineDown", engine=None)
 _STARTING = Firing("StepscopeEngineStarting", engine=None)
 _STUCK = Firing("StepscopeEngineStuck")
 _NO_METRICS = Firing("StepscopeNoEngineMetrics", engine=None)
-_FORGETFUL = replace(DOWN, is_new_sidecar=True, sidecar_knows_engine=False)
+_UNKNOWING = replace(DOWN, sidecar_knows_engine=False)
+_FORGETFUL = replace(_UNKNOWING, is_new_sidecar=True)
 
 
 def _at(moment: Moment, scrape: str) -> Moment:
@@ -29,16 +30,24 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case(
             "An engine that restarts in two minutes is left alone",
             [Sidecar.of((10, GOOD), (2, DOWN), (1, WARMING), (5, GOOD))],
-            {minute / 2: () for minute in range(20, 36)},
+            silence(20, 36, 2),
         ),
         Case(
             "One good page in two minutes shows that it lives",
             [Sidecar.of((5, GOOD), *(((1.5, DOWN), (0.25, GOOD)) * 6))],
-            {minute: () for minute in range(5, 15)},
+            silence(5, 15),
         ),
         Case(
             "It goes on while the sidecar restarts and has forgotten the first good page",
-            [Sidecar.of((10, GOOD), (5, DOWN), (0.25, _at(DOWN, "failed")), (0.25, _FORGETFUL), (20, replace(_FORGETFUL, is_new_sidecar=False)))],
+            [
+                Sidecar.of(
+                    (10, GOOD),
+                    (5, DOWN),
+                    (0.25, _at(DOWN, "failed")),
+                    (0.25, _FORGETFUL),
+                    (20, _UNKNOWING),
+                )
+            ],
             {14.0: (_DOWN,), 16.0: (_DOWN,), 20.0: (_DOWN,), 33.0: (_DOWN,)},
         ),
         Case(
@@ -59,7 +68,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case(
             "A pod that is gone is not down for long",
             [Sidecar.of((10, GOOD), (0.75, DOWN), (0.25, _at(DOWN, "failed")), (5, _at(DOWN, "missed")))],
-            {minute / 4: () for minute in range(40, 64)},
+            silence(40, 64, 4),
         ),
     ),
     "StepscopeEngineStarting": (
@@ -80,7 +89,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         ),
         Case(
             "It takes over from StepscopeEngineDown without a gap when a restarted sidecar has forgotten the engine",
-            [Sidecar.of((5, GOOD), (5, DOWN), (0.25, _FORGETFUL), (95, replace(_FORGETFUL, is_new_sidecar=False)))],
+            [Sidecar.of((5, GOOD), (5, DOWN), (0.25, _FORGETFUL), (95, _UNKNOWING))],
             {40.0: (_DOWN,), 60.0: (_DOWN,), 69.0: (_DOWN,), 101.0: (_STARTING,)},
         ),
     ),
@@ -93,7 +102,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case(
             "Three minutes of frozen gauges in five are too few",
             [Sidecar.of((10, GOOD), *(((3, STALE_GAUGES), (2, GOOD)) * 3))],
-            {minute: () for minute in range(10, 25)},
+            silence(10, 25),
         ),
         Case(
             "A failed scrape delays nothing",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rules.promtool import Case, Firing
+from rules.promtool import Case, Firing, silence
 from rules.sidecar import GOOD, IDLE, STARTING, Series, Sidecar
 from rules.situations import OVER
 
@@ -37,7 +37,7 @@ def _in_pod(pod: str, sidecar: Sidecar) -> Sidecar:
     return replace(sidecar, target={"job": "llm/stepscope", "namespace": "llm", "pod": pod})
 
 
-_ENGINE = ("engine-0", "vllm", "docker.io/vllm/vllm-openai:v0.12.0")
+_ENGINE = ("engine-0", "vllm", "vllm/vllm-openai:v0.12.0")
 _ABSENT = Firing("StepscopeAbsent", engine=None, instance=None, more=(("namespace", "llm"), ("pod", "engine-0")))
 
 CASES: dict[str, tuple[Case, ...]] = {
@@ -55,7 +55,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case(
             "Half of the scrapes without engine series are too few",
             [Sidecar.of((5, GOOD), *(((0.5, replace(_EMPTY_PAGE, sidecar_knows_engine=True)), (0.5, GOOD)) * 15))],
-            {minute: () for minute in range(5, 20)},
+            silence(5, 20),
         ),
     ),
     "StepscopeCannotPredict": (
@@ -77,11 +77,15 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case(
             "An engine that lacks its capacity for five minutes after the start is left alone",
             [Sidecar.of((5, _NO_CAPACITY), (25, GOOD))],
-            {minute: () for minute in range(1, 30)},
+            silence(1, 30),
         ),
         Case(
             "Failed scrapes delay nothing",
-            [Sidecar.of((5, GOOD), (8, _NO_CAPACITY), (0.5, replace(_NO_CAPACITY, scrape="failed")), (10, _NO_CAPACITY))],
+            [
+                Sidecar.of(
+                    (5, GOOD), (8, _NO_CAPACITY), (0.5, replace(_NO_CAPACITY, scrape="failed")), (10, _NO_CAPACITY)
+                )
+            ],
             {19.5: (), 21.0: (_CANNOT,)},
         ),
     ),
@@ -104,7 +108,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case(
             "A matching calibration is left alone, even while the engine idles",
             [Sidecar.of((5, GOOD), (10, IDLE))],
-            {minute: () for minute in range(1, 15)},
+            silence(1, 15),
         ),
     ),
     "StepscopeObjectiveUnreachable": (
@@ -170,6 +174,12 @@ CASES: dict[str, tuple[Case, ...]] = {
             ],
             {14.0: (), 29.0: (), 31.0: (_ABSENT,)},
             _pods(_ENGINE, ("engine-1", *_ENGINE[1:])),
+        ),
+        Case(
+            "It resolves when the sidecar is there",
+            [replace(_in_pod("engine-0", Sidecar.of((15, GOOD))), begins_minutes=20)],
+            {19.0: (_ABSENT,), 21.0: (), 34.0: ()},
+            _pods(_ENGINE),
         ),
         Case("A pod that has not started is left alone", [], {20.0: ()}, _pods(_ENGINE, phase="Pending")),
         Case(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rules.promtool import Case, Firing
+from rules.promtool import Case, Firing, silence
 from rules.sidecar import DOWN, GOOD, IDLE, STALE_GAUGES, WARMING, Moment, Sidecar
 from rules.situations import NO_MEMORY, OVER, PREFILL, PREFILLING
 
@@ -46,7 +46,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case(
             "It stays quiet while three minutes of four are over budget",
             [Sidecar.of((10, GOOD), *(((3, OVER), (1, GOOD)) * 4))],
-            {minute: () for minute in range(10, 26)},
+            silence(10, 26),
         ),
         Case(
             "Of two ranks the one that is fine is left alone",
@@ -65,7 +65,15 @@ CASES: dict[str, tuple[Case, ...]] = {
         ),
         Case(
             "It goes on while the sidecar restarts",
-            [Sidecar.of((5, GOOD), (10, OVER), (0.5, _at(OVER, "failed")), (1, replace(WARMING, is_new_sidecar=True)), (5, OVER))],
+            [
+                Sidecar.of(
+                    (5, GOOD),
+                    (10, OVER),
+                    (0.5, _at(OVER, "failed")),
+                    (1, replace(WARMING, is_new_sidecar=True)),
+                    (5, OVER),
+                )
+            ],
             {14.0: (_OVER,), 15.25: (_OVER,), 16.0: (_OVER,), 17.5: (_OVER,), 20.0: (_OVER,)},
         ),
         Case(
@@ -76,12 +84,12 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case(
             "It leaves an idle engine alone whose objective cannot be met",
             [Sidecar.of((10, _UNREACHABLE))],
-            {minute: () for minute in range(1, 10)},
+            silence(1, 10),
         ),
         Case(
             "It leaves a busy engine alone whose objective cannot be met",
             [Sidecar.of((10, replace(OVER, cause="objective_unreachable")))],
-            {minute: () for minute in range(1, 10)},
+            silence(1, 10),
         ),
         Case(
             "It resolves when the pod is gone",
@@ -108,12 +116,12 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case(
             "It stays quiet while the mean keeps its target",
             [Sidecar.of((5, GOOD), (10, replace(PREFILL, itl_mean_seconds=0.019, predicted_itl_seconds=0.019)))],
-            {minute: () for minute in range(1, 15)},
+            silence(1, 15),
         ),
         Case(
             "It stays quiet where nobody promised a speed",
             [Sidecar.of((15, replace(PREFILL, target_itl_seconds=None, target_step_seconds=None)))],
-            {minute: () for minute in range(1, 15)},
+            silence(1, 15),
         ),
         Case(
             "It leaves the case to StepscopeOverBudget when the decode step alone is too slow",
@@ -123,12 +131,12 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case(
             "It stays quiet when half the time is over budget",
             [Sidecar.of((10, GOOD), (10, replace(PREFILL, over_share=0.5)))],
-            {minute: () for minute in range(14, 20)},
+            silence(14, 20),
         ),
         Case(
             "Two minutes of prompt bursts are too short",
             [Sidecar.of((10, GOOD), (2, PREFILL), (10, GOOD))],
-            {minute: () for minute in range(10, 22)},
+            silence(10, 22),
         ),
         Case(
             "A fresh sidecar says nothing before it has judged for three minutes",
@@ -155,12 +163,12 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case(
             "A single preemption is no alarm",
             [Sidecar.of((10, GOOD), (0.5, replace(GOOD, cause="preemption")), (10, GOOD))],
-            {minute: () for minute in range(10, 20)},
+            silence(10, 20),
         ),
         Case(
             "A full cache whose gauges are frozen is not believed",
             [Sidecar.of((10, GOOD), (4, replace(STALE_GAUGES, usage_ratio=0.99)), (0.25, GOOD), (3, IDLE))],
-            {minute: () for minute in range(10, 17)},
+            silence(10, 17),
         ),
         Case(
             "A full cache of an engine that hangs is left to StepscopeEngineStuck",
@@ -180,7 +188,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case(
             "A cache that is full for one minute of five is no alarm",
             [Sidecar.of((10, GOOD), *(((1, replace(NO_MEMORY, usage_ratio=1.0)), (4, GOOD)) * 3))],
-            {minute: () for minute in range(10, 25)},
+            silence(10, 25),
         ),
     ),
     "StepscopeTTFTOverObjective": (
@@ -192,7 +200,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case(
             "A lone slow request is no alarm",
             [Sidecar.of((10, _NO_FIRST_TOKEN), (0.5, replace(_SLOW_START, ttft_seconds=30.0)), (10, _NO_FIRST_TOKEN))],
-            {minute: () for minute in range(10, 20)},
+            silence(10, 20),
         ),
         Case(
             "Slow first tokens after an idle hour fire once they cover half of five minutes",

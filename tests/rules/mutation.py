@@ -1,8 +1,8 @@
 """Break the rules on purpose, one thing at a time, and see whether the cases notice.
 
 `python tests/rules/mutation.py` tries every mutant of every rule and prints a table; status 1 if one survives.
-Of each expression: every comparison turned round, every series, label value and set operation spoilt, every share and
-range changed; of each alert its `for` and `keep_firing_for` dropped. Recording rules also get another aggregation.
+Of each expression: every comparison turned round, every series, label value and set operation spoilt; of each alert its
+`for` and `keep_firing_for` dropped. Recording rules also get another aggregation.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ _MATCHER = re.compile(r'(?<=[=~]")[^"]+(?=")')
 _SET_OPERATION = re.compile(r"\b(?:and|unless|or)\b")
 _AGGREGATION = re.compile(r"\b(?:sum|min|max|count|bottomk)\b(?= (?:by|without))")
 _OTHER_AGGREGATION = {"sum": "avg", "min": "max", "max": "sum", "count": "sum", "bottomk": "topk"}
-# `and` for `or`: the first operand alone remains or the result is a union; `unless` turned into `and` asks the opposite.
 _OTHER_SET = {"and": "or", "unless": "and", "or": "and"}
 
 

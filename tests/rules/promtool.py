@@ -53,6 +53,11 @@ class Case:
     others: Series = field(default_factory=dict)  # series that are not a sidecar's
 
 
+def silence(first: int, end: int, per_minute: int = 1) -> dict[float, Sequence[Firing]]:
+    """Nothing fires at any of these minutes (or parts of minutes), `end` excluded."""
+    return {at / per_minute: () for at in range(first, end)}
+
+
 def notation(values: Sequence[Value]) -> str:
     """Values in promtool's short form: `0+15x40` for runs, `_` for no sample."""
     parts: list[str] = []

@@ -1,4 +1,4 @@
-"""What a sidecar publishes over time, as promtool's input series: every series that the rules read, consistent in itself.
+"""What a sidecar publishes over time, as promtool's input series: all that the rules read, consistent in itself.
 
 A timeline is a list of stretches: so many minutes in which one `Moment` holds. The counters run on from stretch to
 stretch as the sidecar's would; gauges vanish with a stale marker where the sidecar leaves them out.
@@ -20,7 +20,7 @@ Value = float | str | None  # a number, the stale marker, or no sample at all
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What holds for a stretch of time. Defaults: 40 chats on a healthy engine, far below a budget of 134,000 tokens."""
+    """What holds for a stretch of time. Defaults: 40 chats on a healthy engine, below a budget of 134,000 tokens."""
 
     engine: Literal["up", "down", "starting", "no_metrics"] = "up"
     scrape: Literal["ok", "missed", "failed"] = "ok"  # missed: no sample; failed: Prometheus marks all series stale

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rules.promtool import Case
+from rules.promtool import Case, silence
 from rules.sidecar import DOWN, GOOD, IDLE, STALE_GAUGES, STARTING, WARMING, Sidecar
 
 OVER = replace(
@@ -24,12 +24,12 @@ SLOW = replace(GOOD, cause="unexplained", itl_mean_seconds=0.0182, measured_step
 PREFILL = replace(GOOD, cause="prefill", itl_mean_seconds=0.0260, predicted_itl_seconds=0.0262, interference_ratio=0.47)
 PREFILLING = replace(PREFILL, state="prefilling", itl_mean_seconds=0.0600, interference_ratio=0.2)
 NO_MEMORY = replace(GOOD, usage_ratio=0.98)
-NEW = {"is_new_sidecar": True}
+MISSED, FAILED = replace(GOOD, scrape="missed"), replace(GOOD, scrape="failed")
 AGAIN_UP = ((1, WARMING), (20, GOOD))  # after a new life of the engine: a minute of warm-up
 
 
 def _quiet(says: str, *sidecars: Sidecar, until: int = 30) -> Case:
-    return Case(says, sidecars, {minute: () for minute in range(1, until + 1)})
+    return Case(says, sidecars, silence(1, until + 1))
 
 
 QUIET = (
@@ -44,7 +44,9 @@ QUIET = (
     ),
     _quiet(
         "A sidecar that restarts beside a healthy engine is left alone",
-        Sidecar.of((8, GOOD), (0.5, replace(GOOD, scrape="failed")), (1, replace(WARMING, **NEW)), (20, GOOD)),
+        Sidecar.of(
+            (8, GOOD), (0.5, replace(GOOD, scrape="failed")), (1, replace(WARMING, is_new_sidecar=True)), (20, GOOD)
+        ),
     ),
     _quiet(
         "A pod rescheduled under a new name is left alone",
@@ -57,7 +59,13 @@ QUIET = (
     ),
     _quiet(
         "Scrapes that Prometheus misses are nobody's fault",
-        Sidecar.of((8, GOOD), (0.25, replace(GOOD, scrape="missed")), (8, GOOD), (1, replace(GOOD, scrape="failed")), (14, GOOD)),
+        Sidecar.of(
+            (8, GOOD),
+            (0.25, replace(GOOD, scrape="missed")),
+            (8, GOOD),
+            (1, replace(GOOD, scrape="failed")),
+            (14, GOOD),
+        ),
     ),
     _quiet("Values that are not numbers fire nothing", Sidecar.of((5, GOOD), (26, replace(GOOD, is_nan=True)))),
     _quiet(
@@ -73,5 +81,5 @@ QUIET = (
     _quiet(
         "Both ranks of a healthy data-parallel engine are left alone", Sidecar({"0": ((31, GOOD),), "1": ((31, IDLE),)})
     ),
-    _quiet("A scheduler that sees no series at all fires nothing"),
+    _quiet("A Prometheus that sees no series at all fires nothing"),
 )
