@@ -1,0 +1,98 @@
+"""The public measurements that the accuracy benchmark stands on, as points; the data stay outside the repository."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from stepscope.core.defaults import Machine
+from stepscope.core.law_terms import Point
+from stepscope.points import Row, group, machine_of, point_of, read_rows
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+# File: what it is, in the report.
+GROUPS = {
+    "silicon_dense_vllm": "dense, vLLM",
+    "silicon_dense_trtllm": "dense, TensorRT-LLM",
+    "silicon_dense_sglang": "dense, SGLang",
+    "fastertransformer": "dense, FasterTransformer",
+    "dynamo_decode": "decode-only sweep, vLLM",
+    "silicon_moe_vllm": "MoE, vLLM",
+    "silicon_moe_trtllm": "MoE, TensorRT-LLM",
+    "silicon_moe_sglang": "MoE, SGLang",
+}
+DENSE = ("silicon_dense_vllm", "silicon_dense_trtllm", "silicon_dense_sglang")
+MOE = ("silicon_moe_vllm", "silicon_moe_trtllm", "silicon_moe_sglang")
+SHARED_VALUES = 3  # so many equal times make two series copies of one measurement under two names
+# "tp64" of a model whose weights would be a 64th per GPU: that many GPUs in several instances, so bytes per GPU are not
+# what a step reads.
+MOST_GPUS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One engine, version, model, precision, GPU and number of GPUs."""
+
+    name: str
+    file: str
+    points: tuple[Point, ...]
+    machine: Machine
+
+    @property
+    def times(self) -> frozenset[int]:
+        """Measured times in microseconds: the fingerprint that shows copies."""
+        return frozenset(round(point.itl_seconds * 1e6) for point in self.points)
+
+    def is_copy_of(self, other: Series) -> bool:
+        """Whether both hold the same measurements (DeepSeek R1 and V3, or two names for one GPU count)."""
+        return len(self.times & other.times) >= SHARED_VALUES
+
+    @property
+    def sound(self) -> bool:
+        """Whether bytes per GPU can be believed."""
+        return self.machine.gpus <= MOST_GPUS or not self.machine.moe
+
+
+def shared_folder() -> Path | None:
+    """The folder with the material, or None where it is not on this machine."""
+    root = Path(os.environ.get("STEPSCOPE_SHARED", REPOSITORY.parent / "shared"))
+    return root if (root / "data" / "measured").is_dir() else None
+
+
+def load(shared: Path) -> list[Series]:
+    """All series, in the order of GROUPS and of the files."""
+    models = json.loads((shared / "data" / "facts" / "models.json").read_text(encoding="utf-8"))
+    found = []
+    for file in GROUPS:
+        rows = group(read_rows(shared / "data" / "measured" / f"{file}.jsonl"), "series")
+        found += [_series(name, file, one, models) for name, one in rows.items()]
+    return found
+
+
+def _series(name: str, file: str, rows: list[Row], models: dict[str, dict[str, float]]) -> Series:
+    machine = machine_of(rows)
+    if machine is None:
+        raise SystemExit(f"{rows[0].where}: bytes and bandwidth are missing")
+    layers = models[rows[0].text("model")]["layers"]
+    return Series(name, file, tuple(point_of(row, True) for row in rows), replace(machine, layers=layers))
+
+
+def five_points(points: tuple[Point, ...]) -> list[Point]:
+    """What a calibration would measure: lowest and highest batch, short and long, and the most prefill-heavy."""
+
+    def context(point: Point) -> float:
+        return point.tokens_in_flight / point.sequences
+
+    chosen: list[Point] = []
+    batches = [point.sequences for point in points]
+    for batch in (min(batches), max(batches)):
+        same = sorted((point for point in points if point.sequences == batch), key=context)
+        chosen += [point for point in (same[0], same[-1]) if point not in chosen]
+    for point in sorted(points, key=lambda one: -one.prefill_tokens_per_step):
+        if len(chosen) >= 5:
+            break
+        if point not in chosen:
+            chosen.append(point)
+    return chosen

@@ -1,0 +1,160 @@
+"""Fits the table of defaults: prices that carry over between machines, pooled over public series."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from operator import mul
+from pathlib import Path
+
+from accuracy_data import REPOSITORY, Series, load, shared_folder
+
+from stepscope.core.defaults import ANY, COEFFICIENTS, Machine, Pooled, prices_of
+from stepscope.core.law_terms import Point, quantities
+from stepscope.core.nnls import nonnegative_least_squares
+from stepscope.core.score import quantile
+
+TABLE = REPOSITORY / "exporter" / "stepscope" / "core" / "defaults_table.py"
+ENGINES = ("vllm", "trtllm", "sglang", "fastertransformer", ANY)
+GENERATIONS = ("ampere", "hopper", "blackwell", ANY)
+# What a series of another engine, or another GPU generation, counts for: chosen on dense series left out, from
+# 0.05, 0.15, 0.4, 1 and 0.1, 0.3, 1.
+OTHER_ENGINE, OTHER_GENERATION = 0.05, 0.3
+# FasterTransformer's static batches speak for its own kind, and for a generation on which nothing newer was measured.
+OLD_ENGINE, OLD_GENERATION = "fastertransformer", "ampere"
+RIDGE = 0.02  # keeps apart what the pool cannot: share of the ITL at which a coefficient starts to be pulled to 0
+ROUNDS, CAUCHY, SCALE_FLOOR = 9, 2.385, 0.03
+UNITS = [[float(i == j) for j in range(len(COEFFICIENTS))] for i in range(len(COEFFICIENTS))]
+
+
+def coefficient_quantities(point: Point, machine: Machine) -> list[float]:
+    """What each coefficient of a row is multiplied with for this point: prices are linear in them."""
+    load_ = quantities(point)
+    return [sum(map(mul, prices_of(unit, machine), load_)) for unit in UNITS]
+
+
+def fit_pool(members: Sequence[tuple[Series, float]]) -> tuple[float, ...]:
+    """Coefficients from series with weights; each series counts as one, whatever its number of points."""
+    rows, counts = [], []
+    for series, weight in members:
+        for point in series.points:
+            rows.append([value / point.itl_seconds for value in coefficient_quantities(point, series.machine)])
+            counts.append(weight / len(series.points))
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    scale = [max(column) or 1.0 for column in columns]
+    columns = [[value / most for value in column] for column, most in zip(columns, scale, strict=True)]
+    pull = RIDGE**2 * sum(counts)
+    robust = counts
+    solved: list[float] = []
+    for _ in range(ROUNDS):
+        weighted = [list(map(mul, column, robust)) for column in columns]
+        gram = [[sum(map(mul, one, other)) for other in columns] for one in weighted]
+        for i in range(len(gram)):
+            gram[i][i] += pull
+        solved = nonnegative_least_squares(gram, [sum(column) for column in weighted])
+        errors = [sum(map(mul, line, solved)) - 1.0 for line in zip(*columns, strict=True)]
+        width = max(1.4826 * quantile([abs(error) for error in errors], 0.5), SCALE_FLOOR)
+        robust = [count / (1.0 + (error / (CAUCHY * width)) ** 2) for count, error in zip(counts, errors, strict=True)]
+    return tuple(value / most for value, most in zip(solved, scale, strict=True))
+
+
+def pool_for(
+    everything: Iterable[Series], engine: str, generation: str, moe: bool, without: Series | None = None
+) -> list[tuple[Series, float]]:
+    """The series that speak for an engine on a generation, with weights; `without` leaves out one and its copies."""
+    members = []
+    for series in everything:
+        if series.machine.moe != moe or not series.sound or series.file == "dynamo_decode":
+            continue
+        old = series.machine.engine == OLD_ENGINE
+        if old and engine != OLD_ENGINE and generation != OLD_GENERATION:
+            continue
+        if without is not None and (series.name == without.name or series.is_copy_of(without)):
+            continue
+        weight = 1.0
+        if engine not in (ANY, series.machine.engine):
+            weight *= OTHER_ENGINE
+        if generation not in (ANY, series.machine.generation):
+            weight *= OTHER_GENERATION
+        members.append((series, weight))
+    return members
+
+
+def pooled_errors(coefficients: Sequence[float], series: Series) -> list[float]:
+    """Relative errors of pooled coefficients on a series."""
+    prices = prices_of(coefficients, series.machine)
+    return [sum(map(mul, prices, quantities(point))) / point.itl_seconds - 1.0 for point in series.points]
+
+
+def left_out(everything: Sequence[Series]) -> dict[str, tuple[float, ...]]:
+    """For each series the coefficients of a pool that never saw it."""
+    return {
+        one.name: fit_pool(pool_for(everything, one.machine.engine, one.machine.generation, one.machine.moe, one))
+        for one in everything
+    }
+
+
+def table(everything: Sequence[Series], unseen: dict[str, tuple[float, ...]]) -> dict[tuple[str, str, str], Pooled]:
+    """One row per engine, generation and kind; spread from the left-out errors of the series that match best."""
+    rows = {}
+    for kind in ("dense", "moe"):
+        for engine in ENGINES:
+            for generation in GENERATIONS:
+                pool = pool_for(everything, engine, generation, kind == "moe")
+                own = [one for one, weight in pool if weight == 1.0]
+                nearest = max(weight for _, weight in pool)
+                judges = own or [one for one, weight in pool if weight == nearest]
+                errors = [error for one in judges for error in pooled_errors(unseen[one.name], one)]
+                rows[(engine, generation, kind)] = Pooled(
+                    *fit_pool(pool),
+                    low=1.0 / (1.0 + max(0.0, quantile(errors, 0.95))),
+                    high=1.0 / (1.0 + min(0.0, quantile(errors, 0.05))),
+                    series=len(own),
+                    points=sum(len(one.points) for one in own),
+                )
+    return rows
+
+
+HEADER = '''"""Generated by `make accuracy`: do not edit. Prices of engines nobody calibrated, as core/defaults.py reads them.
+
+Sources: vLLM, SGLang and TensorRT-LLM on H100, H200, B200, B300 from silicon_sample.csv of ai-dynamo/aiconfigurator
+(Apache-2.0; InferenceX and NVIDIA sweeps); FasterTransformer on A100-80GB from NVIDIA/FasterTransformer's guides
+(Apache-2.0). `series` and `points` say how many were of that engine and generation; where there are none the others
+stand in. low and high: 5th and 95th percentile of measured over predicted on series left out of the pool.
+"""
+
+from stepscope.core.defaults import Pooled
+
+# fmt: off
+# Per row: {columns}.
+TABLE: dict[tuple[str, str, str], Pooled] = {{
+'''
+
+
+def write_table(rows: dict[tuple[str, str, str], Pooled], path: Path = TABLE) -> None:
+    """Writes the table as a Python module, one line per row."""
+    names = [field.name for field in fields(Pooled)]
+    columns = textwrap.fill(", ".join(names), 118, subsequent_indent="# ", initial_indent=" " * 11).strip()
+    lines = [HEADER.format(columns=columns)]
+    for (engine, generation, kind), row in rows.items():
+        prices = ", ".join(f"{getattr(row, name):.3g}" for name in COEFFICIENTS)
+        numbers = f"{prices}, {row.low:.2f}, {row.high:.2f}, {row.series}, {row.points}"
+        lines.append(f'    ("{engine}", "{generation}", "{kind}"): Pooled(\n        {numbers}),\n')
+    lines.append("}\n")
+    path.write_text("".join(lines), encoding="utf-8")
+
+
+def main() -> int:
+    """Writes the table anew."""
+    shared = shared_folder()
+    if shared is None:
+        print("skipped: no public measurements here (set STEPSCOPE_SHARED to their folder)")
+        return 0
+    everything = load(shared)
+    write_table(table(everything, left_out(everything)))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
