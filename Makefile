@@ -9,10 +9,10 @@ BIN := .venv/bin
 READY := .venv/.ready
 ARGS ?=
 
-.PHONY: help setup demo test live bench lint type format docs check-docs lock clean
+.PHONY: help setup demo test e2e mutants live bench lint type format docs check-docs rules lock clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## Make .venv with everything that is needed; the other targets do it themselves
 	@:
@@ -21,7 +21,13 @@ demo: $(READY) ## Watch a simulated engine slow down, and why (about two minutes
 	$(BIN)/stepscope demo $(ARGS)
 
 test: $(READY) ## Run the tests; ARGS="-k name" picks some
-	$(BIN)/python -m pytest -m "not live" $(ARGS)
+	$(BIN)/python -m pytest -m "not live and not e2e" $(ARGS)
+
+e2e: $(READY) ## Play four incidents through a real Prometheus and Alertmanager (under five minutes)
+	$(BIN)/python -m pytest -m e2e $(ARGS) tests/e2e
+
+mutants: $(READY) ## Break every rule on purpose; each mutant must be caught (about a minute)
+	PYTHONPATH=tests $(BIN)/python tests/rules/mutation.py $(ARGS)
 
 live: $(READY) ## Run the tests against a real vLLM engine
 	$(BIN)/python -m pytest -m live $(ARGS) tests/live
@@ -46,6 +52,9 @@ docs: $(READY) ## Write the generated tables of docs/
 check-docs: $(READY) ## Fail if a generated table is out of step with the code
 	$(BIN)/python -m stepscope.docs_tables --check
 
+rules: $(READY) ## Write the rule files from rules/templates
+	$(BIN)/python rules/generate.py
+
 lock: ## Resolve the dependencies anew into the two lock files (needs uv)
 	uv pip compile pyproject.toml --group dev --generate-hashes --universal --upgrade \
 		--custom-compile-command "make lock" --quiet -o requirements-dev.lock
@@ -64,3 +73,5 @@ $(READY): requirements-dev.lock pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements-dev.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $(READY)
+
+include tools/chart.mk

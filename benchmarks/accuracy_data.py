@@ -25,6 +25,7 @@ GROUPS = {
 }
 DENSE = ("silicon_dense_vllm", "silicon_dense_trtllm", "silicon_dense_sglang")
 MOE = ("silicon_moe_vllm", "silicon_moe_trtllm", "silicon_moe_sglang")
+ABSENT = "skipped: no public measurements here (set STEPSCOPE_SHARED to their folder)\n"
 SHARED_VALUES = 3  # so many equal times make two series copies of one measurement under two names
 # "tp64" of a model whose weights would be a 64th per GPU: that many GPUs in several instances, so bytes per GPU are not
 # what a step reads.

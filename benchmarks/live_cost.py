@@ -155,7 +155,7 @@ def report(blocks: Sequence[Block], version: str, seconds: float, loads: tuple[f
         ratios = [Spread.of(against_neighbours(blocks, kind, of)) for _, of in STATISTICS]
         name = "without: the noise" if kind == OFF else named(kind)
         rows.append(f"| {name} | {' | '.join(percent(spread) for spread in ratios)} |")
-    cpu = [f"{1e3 * cpu_per_scrape(blocks, kind):.1f} ms of CPU a scrape at {kind}" for kind in kinds if kind != OFF]
+    cpu = [f"{1e3 * cpu_per_scrape(blocks, kind):.1f} ms {named(kind)}" for kind in kinds if kind != OFF]
     return "\n".join(
         [
             f"Inter-token latency as {STREAMS} streaming clients of a real vLLM {version} saw it, on one machine with",
@@ -166,8 +166,9 @@ def report(blocks: Sequence[Block], version: str, seconds: float, loads: tuple[f
             "",
             *rows,
             "",
-            f"The sidecar itself used {' and '.join(cpu)}, all of its threads counted. Command:",
-            "`.venv/bin/python benchmarks/live_cost.py --write`.",
+            "A row that lies within the spread of the noise is a cost that this machine could not tell from none.",
+            f"What noise hardly touches is the sidecar's own CPU time, all threads, per scrape: {' and '.join(cpu)}.",
+            "Command: `.venv/bin/python benchmarks/live_cost.py --write`.",
         ]
     )
 

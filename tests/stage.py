@@ -7,7 +7,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,7 +18,7 @@ from stepscope import settings as table
 from stepscope.config import Settings
 from stepscope.runtime.log import make_logger
 from stepscope.runtime.sidecar import Sidecar
-from stepscope.settings import Setting
+from stepscope.setting_kinds import Setting
 from stepscope.sim.build import build_config
 from stepscope.sim.scenario import Scenario
 from stepscope.sim.server import SimServer
@@ -62,10 +62,19 @@ class Stage:
             engine.stop()
 
     def engine(
-        self, scenario: Scenario | None, model: str = "qwen3-8b", gpu: str = "H100-SXM", **faults: object
+        self,
+        scenario: Scenario | None,
+        model: str = "qwen3-8b",
+        *,
+        served_as: str | None = None,
+        data_parallel: int = 1,
+        **faults: object,
     ) -> SimServer:
-        """A simulated engine that runs from now on."""
-        simulator = SimServer(build_config(model, gpu, "well-behaved"), "127.0.0.1:0", scenario)
+        """A simulated engine on an H100 that runs from now on."""
+        config = build_config(model, "H100-SXM", "well-behaved", data_parallel=data_parallel)
+        if served_as is not None:
+            config = replace(config, model_name=served_as)
+        simulator = SimServer(config, "127.0.0.1:0", scenario)
         simulator.start()
         self._engines.append(simulator)
         if faults:
@@ -76,12 +85,12 @@ class Stage:
         self,
         engine_url: str,
         pod: str,
-        *extra: tuple[Setting, Any],
+        *extra: tuple[Setting[Any], Any],
         namespace: str = "llm",
         listen: str = "127.0.0.1:0",
     ) -> Sidecar:
         """A sidecar for it, known to Prometheus as `pod`. `extra` settings win over the usual ones."""
-        chosen: dict[Setting, Any] = {
+        chosen: dict[Setting[Any], Any] = {
             table.ENGINE_URL: engine_url,
             table.WEB_LISTEN_ADDRESS: listen,
             table.MODEL_ID: "Qwen/Qwen3-8B",

@@ -204,10 +204,11 @@ def test_every_flag_and_every_series_is_documented() -> None:
 
 
 def test_series_named_in_prose_exist() -> None:
-    """A renamed series must not live on in the documentation."""
+    """A renamed series must not live on in the documentation. Names that recording rules make are their own."""
     known = {metric.full_name for metric in metrics.TABLE}
     pages = [*(REPOSITORY / "docs").rglob("*.md"), REPOSITORY / "README.md", *(REPOSITORY / "rules").rglob("*.md")]
-    named = {name for page in pages for name in re.findall(r"\bstepscope_[a-z0-9_]+[a-z0-9]\b", page.read_text())}
+    series = re.compile(r"(?<![:\w])stepscope_[a-z0-9_]+[a-z0-9]\b")
+    named = {name for page in pages for name in series.findall(page.read_text())}
     assert not named - known
 
 

@@ -24,10 +24,30 @@ STATES = (
     "measuring",
 )
 CAUSES = ("preemption", "prefill", "unexplained", "objective_unreachable", "context", "load", "none")
+# Canonical fields of an engine's page whose values may be dropped as unreadable or impossible.
+FIELDS = (
+    "requests_running",
+    "requests_waiting",
+    "kv_usage",
+    "cache_config",
+    "itl_seconds",
+    "ttft_seconds",
+    "engine_steps",
+    "prompt_tokens",
+    "prefix_cache",
+    "generation_tokens",
+    "finished_tokens",
+    "preemptions",
+    "speculation",
+    "read_bytes",
+    "sleep_state",
+)
 COMPONENTS = ("overhead", "weights", "kv_cache", "sequences", "prefill")
 PHASES = ("decoding", "prefilling", "waiting")
 LIMITS = ("speed", "memory")
 BOUNDS = ("low", "high")
+REFUSALS = ("speed", "memory", "configured", "class_share", "turn", "leases", "unknown")
+REJECTIONS = ("rate", "unauthorized", "malformed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +104,44 @@ TABLE: tuple[Metric, ...] = (
     _process(
         "engine_last_sample_timestamp_seconds", "gauge", "timestamp", "Unix time of the last good page of the engine."
     ),
+    # Token admission; all absent unless it is enabled.
+    _process("admission_enforced", "gauge", "bool", "1 if leases are refused, 0 if refusals are only counted."),
+    _process("admission_budget_tokens", "gauge", "tokens", "Smallest of the budgets that leases are given from."),
+    _process("admission_free_tokens", "gauge", "tokens", "Budget minus leased minus what is held without a lease."),
+    _process(
+        "admission_outside_tokens", "gauge", "tokens", "Tokens the engine holds and no lease accounts for (or may not)."
+    ),
+    _process("admission_leases", "gauge", "leases", "Leases in flight.", ("class",)),
+    _process("admission_leased_tokens", "gauge", "tokens", "Tokens of the leases in flight.", ("class",)),
+    _process("admission_admitted_total", "counter", "leases", "Leases given.", ("class",)),
+    _process("admission_refused_total", "counter", "leases", "Leases refused, by what bound.", ("class", "reason")),
+    _process(
+        "admission_would_refuse_total",
+        "counter",
+        "leases",
+        "Leases given in observe-only mode that would have been refused.",
+        ("class", "reason"),
+    ),
+    _process(
+        "admission_expired_total", "counter", "leases", "Leases that ran out instead of being released.", ("class",)
+    ),
+    _process("admission_leaked_tokens_total", "counter", "tokens", "Tokens of the leases that ran out.", ("class",)),
+    _process(
+        "admission_rejected_requests_total",
+        "counter",
+        "requests",
+        "Requests turned away before they were judged.",
+        ("reason",),
+        REJECTIONS,
+    ),
     # What the engine said.
     _counter("engine_restarts_total", "restarts", "Counter resets seen: the engine began a new life."),
     _counter(
-        "invalid_values_total", "values", "Values dropped (NaN, Inf, out of range, unreadable), by field.", ("metric",)
+        "invalid_values_total",
+        "values",
+        "Values dropped (NaN, Inf, out of range, unreadable), by what they describe.",
+        ("metric",),
+        FIELDS,
     ),
     _gauge("state", "bool", "What stepscope can say now: exactly one state is 1.", ("state",), STATES),
     _gauge("kv_cache_usage_ratio", "ratio", "Share of KV cache blocks held by live requests, as the engine says it."),

@@ -20,6 +20,8 @@ T = TypeVar("T")
 
 ENVIRONMENT_PREFIX = "STEPSCOPE_"
 _SHOWN_CHARACTERS = 60  # of a wrong value in a message: one line of a terminal holds the name, the value and the reason
+_MOST_NAMES = 8  # each is a label value of a dozen series
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _DURATION_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}  # the units of Prometheus durations up to an hour
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 
@@ -170,6 +172,32 @@ def whole_number(*, least: int) -> Callable[[str], int]:
         return int(parsed)
 
     return parse
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Names with a share each, in order; written as default=1,long=0.5."""
+
+    pairs: tuple[tuple[str, float], ...]
+
+    def __str__(self) -> str:
+        return ",".join(f"{name}={share:g}" for name, share in self.pairs)
+
+
+def shares(value: str) -> Shares:
+    """NAME=SHARE pairs, separated by commas: one to eight names, each a word, each share above 0 and at most 1."""
+    share_of = number(above=0, most=1)
+    pairs: dict[str, float] = {}
+    for part in value.split(","):
+        name, separator, share = part.strip().partition("=")
+        if not separator or not _NAME.fullmatch(name):
+            raise ValueError(f"{quoted(part)} is not NAME=SHARE (example: default=1,long=0.5)")
+        if name in pairs:
+            raise ValueError(f"{quoted(name)} is named twice")
+        pairs[name] = share_of(share)
+    if len(pairs) > _MOST_NAMES:
+        raise ValueError(f"{quoted(value)} has more than {_MOST_NAMES} names")
+    return Shares(tuple(pairs.items()))
 
 
 def optional(kind: Callable[[str], T]) -> Callable[[str], T | None]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 SERVE = frozenset({"serve"})
 BOTH = frozenset({"serve", "check"})
+PLANNED = BOTH | {"plan"}  # what is also needed to plan, offline or against a running engine
 
 # What a scrape may take: below the interval, and never longer than an operator would wait for a page on loopback.
 ENGINE_TIMEOUT_SHARE_OF_INTERVAL = 0.8  # the total deadline must lie below the interval
@@ -41,31 +42,31 @@ def _hold_seconds(settings: Settings) -> float:
 # One row a setting: name, kind, default, metavar, help, commands. The formatter would give each argument its own line.
 # fmt: off
 ENGINE_URL = Setting("engine.url", kinds.engine_url, "http://127.0.0.1:8000", "URL",
-    "Address of the engine; a path other than / is taken as the metrics page itself.", BOTH)
+    "Address of the engine; a path other than / is taken as the metrics page itself.", PLANNED)
 ENGINE_TIMEOUT = Setting("engine.timeout", kinds.duration(least=0.05), 4.0, "DURATION",
-    "Total deadline of one scrape, below the sampling interval.", BOTH, unit="seconds",
+    "Total deadline of one scrape, below the sampling interval.", PLANNED, unit="seconds",
     default_text="0.8 x --sample.interval, at most 4s", derive=_engine_timeout_seconds)
 ENGINE_CONNECT_TIMEOUT = Setting("engine.connect-timeout", kinds.duration(least=0.01, most=60), 1.0, "DURATION",
-    "How long the connection itself may take, inside the total deadline.", BOTH, unit="seconds")
+    "How long the connection itself may take, inside the total deadline.", PLANNED, unit="seconds")
 ENGINE_BEARER_TOKEN_FILE = Setting("engine.bearer-token-file", kinds.optional(kinds.path), None, "FILE",
-    "File with a bearer token for the metrics page, read again when it changes.", BOTH)
+    "File with a bearer token for the metrics page, read again when it changes.", PLANNED)
 ENGINE_API_KEY_FILE = Setting("engine.api-key-file", kinds.optional(kinds.path), None, "FILE",
-    "File with the engine's API key; only /v1/models needs it, to learn which model is served.", BOTH)
+    "File with the engine's API key; only /v1/models needs it, to learn which model is served.", PLANNED)
 ENGINE_CA_FILE = Setting("engine.ca-file", kinds.optional(kinds.path), None, "FILE",
-    "PEM file of the authorities that may sign the engine's certificate.", BOTH)
+    "PEM file of the authorities that may sign the engine's certificate.", PLANNED)
 ENGINE_CLIENT_CERT_FILE = Setting("engine.client-cert-file", kinds.optional(kinds.path), None, "FILE",
-    "PEM certificate to show to the engine; needs --engine.client-key-file.", BOTH)
+    "PEM certificate to show to the engine; needs --engine.client-key-file.", PLANNED)
 ENGINE_CLIENT_KEY_FILE = Setting("engine.client-key-file", kinds.optional(kinds.path), None, "FILE",
-    "PEM key of --engine.client-cert-file.", BOTH)
+    "PEM key of --engine.client-cert-file.", PLANNED)
 ENGINE_INSECURE_SKIP_VERIFY = Setting("engine.insecure-skip-verify", kinds.boolean, False, "BOOL",
-    "Accept any certificate from the engine.", BOTH, is_switch=True)
+    "Accept any certificate from the engine.", PLANNED, is_switch=True)
 ENGINE_FILTER = Setting("engine.filter", kinds.one_of("auto", "off"), "auto", "auto|off",
-    "Whether to ask the engine for the wanted series only, where it can (/metrics/?name[]=...).", BOTH)
+    "Whether to ask the engine for the wanted series only, where it can (/metrics/?name[]=...).", PLANNED)
 ENGINE_MAX_PAGE_BYTES = Setting("engine.max-page-bytes", kinds.whole_number(least=1024), 32 * 2**20, "BYTES",
-    "Largest metrics page that is read; a larger one counts as a failed scrape.", BOTH, unit="bytes")
+    "Largest metrics page that is read; a larger one counts as a failed scrape.", PLANNED, unit="bytes")
 
 SAMPLE_INTERVAL = Setting("sample.interval", kinds.duration(least=0.2, most=300), 5.0, "DURATION",
-    "Time between two samples of the engine's page.", BOTH, unit="seconds")
+    "Time between two samples of the engine's page.", PLANNED, unit="seconds")
 SAMPLE_WINDOW = Setting("sample.window", kinds.duration(least=0.2, most=3600), WINDOW_SECONDS, "DURATION",
     "Time over which rates and means are taken; not below the interval.", SERVE, unit="seconds",
     default_text="30s, or the interval where that is longer", derive=_window_seconds)
@@ -76,67 +77,95 @@ SAMPLE_HOLD = Setting("sample.hold", kinds.duration(most=3600), HOLD_SECONDS, "D
     default_text="90s, or two intervals where that is longer", derive=_hold_seconds)
 
 MODEL_ID = Setting("model.id", kinds.optional(kinds.text), None, "ORG/NAME",
-    "Model, looked up in the Hugging Face caches, then in the shipped table.", BOTH,
+    "Model, looked up in the Hugging Face caches, then in the shipped table.", PLANNED,
     default_text="what the engine's /v1/models says")
 MODEL_CONFIG = Setting("model.config", kinds.optional(kinds.path), None, "PATH",
-    "The model's config.json, or the directory that holds it; instead of --model.id.", BOTH)
+    "The model's config.json, or the directory that holds it; instead of --model.id.", PLANNED)
 MODEL_HF_CACHE: Setting[tuple[Path, ...]] = Setting("model.hf-cache", kinds.paths, (), "DIR",
-    "Hugging Face cache to look in; may be repeated or hold several, separated by colons.", BOTH, repeatable=True,
+    "Hugging Face cache to look in; may be repeated or hold several, separated by colons.", PLANNED, repeatable=True,
     default_text="HF_HUB_CACHE, HF_HOME, else ~/.cache/huggingface/hub")
 MODEL_WEIGHT_BYTES = Setting("model.weight-bytes", kinds.optional(kinds.number(above=0)), None, "BYTES",
-    "Bytes of weights that a decode step reads, all GPUs together.", BOTH, unit="bytes")
+    "Bytes of weights that a decode step reads, all GPUs together.", PLANNED, unit="bytes")
 MODEL_KV_BYTES_PER_TOKEN = Setting("model.kv-bytes-per-token", kinds.optional(kinds.number(above=0)), None, "BYTES",
-    "Bytes of KV per context token, all GPUs together.", BOTH, unit="bytes")
+    "Bytes of KV per context token, all GPUs together.", PLANNED, unit="bytes")
 MODEL_ACTIVE_PARAMS = Setting("model.active-params", kinds.optional(kinds.number(above=0)), None, "COUNT",
-    "Parameters that work on one token, for the compute term.", BOTH)
+    "Parameters that work on one token, for the compute term.", PLANNED)
 MODEL_KV_CACHE_DTYPE = Setting("model.kv-cache-dtype", kinds.optional(kinds.text), None, "DTYPE",
-    "Element type of the KV cache, as in vLLM's --kv-cache-dtype.", BOTH, default_text="what the engine's page says")
+    "Element type of the KV cache, as in vLLM's --kv-cache-dtype.", PLANNED, default_text="what the engine's page says")
 
 KV_CAPACITY_TOKENS = Setting("kv.capacity-tokens", kinds.optional(kinds.number(above=0)), None, "TOKENS",
-    "KV capacity of one engine; wins over what the engine's page says.", BOTH, unit="tokens")
+    "KV capacity of one engine; wins over what the engine's page says.", PLANNED, unit="tokens")
 KV_POOL_BYTES = Setting("kv.pool-bytes", kinds.optional(kinds.number(above=0)), None, "BYTES",
     "Bytes of one engine's KV pool, for hybrid models, whose bytes are not proportional to tokens.", BOTH, unit="bytes")
 
 HARDWARE_GPU = Setting("hardware.gpu", kinds.optional(kinds.text), None, "NAME",
-    "GPU, for example H100-SXM; gives the numbers below from the shipped table.", BOTH)
+    "GPU, for example H100-SXM; gives the numbers below from the shipped table.", PLANNED)
 HARDWARE_COUNT = Setting("hardware.count", kinds.whole_number(least=1), 1, "COUNT",
-    "GPUs that one engine uses (tensor parallel x pipeline parallel).", BOTH)
+    "GPUs that one engine uses (tensor parallel x pipeline parallel).", PLANNED)
 HARDWARE_PEAK_BANDWIDTH = Setting("hardware.peak-bandwidth-bytes-per-second",
     kinds.optional(kinds.number(above=0)), None, "NUMBER",
-    "Memory bandwidth of one GPU by its data sheet.", BOTH, unit="bytes per second")
+    "Memory bandwidth of one GPU by its data sheet.", PLANNED, unit="bytes per second")
 HARDWARE_PEAK_FLOPS = Setting("hardware.peak-flops", kinds.optional(kinds.number(above=0)), None, "NUMBER",
-    "Dense 16-bit FLOP/s of one GPU by its data sheet.", BOTH, unit="FLOP per second")
+    "Dense 16-bit FLOP/s of one GPU by its data sheet.", PLANNED, unit="FLOP per second")
 HARDWARE_MEMORY_BYTES = Setting("hardware.memory-bytes", kinds.optional(kinds.number(above=0)), None, "BYTES",
-    "Memory of one GPU.", BOTH, unit="bytes")
+    "Memory of one GPU.", PLANNED, unit="bytes")
 
 OBJECTIVE_TOKENS_PER_SECOND = Setting("objective.tokens-per-second",
     kinds.optional(kinds.number(above=0)), None, "NUMBER",
-    "Speed promised to each user.", BOTH, unit="tokens per second and user")
+    "Speed promised to each user.", PLANNED, unit="tokens per second and user")
 OBJECTIVE_HEADROOM = Setting("objective.headroom", kinds.number(above=0, most=1), 0.9, "RATIO",
-    "Share of the promised step time that decoding may use; the rest is for prefill chunks.", BOTH, unit="ratio")
+    "Share of the promised step time that decoding may use; the rest is for prefill chunks.", PLANNED, unit="ratio")
 OBJECTIVE_TTFT_SECONDS = Setting("objective.ttft-seconds", kinds.optional(kinds.number(above=0)), None, "SECONDS",
-    "Time to first token promised to each user.", BOTH, unit="seconds")
+    "Time to first token promised to each user.", PLANNED, unit="seconds")
 
 CALIBRATION_FILE = Setting("calibration.file", kinds.optional(kinds.path), None, "FILE",
-    "Calibration made by stepscope calibrate; instead of the numbers below.", BOTH)
+    "Calibration made by stepscope calibrate; instead of the numbers below.", PLANNED)
 CALIBRATION_EFFECTIVE_BANDWIDTH = Setting("calibration.effective-bandwidth-bytes-per-second",
     kinds.optional(kinds.number(above=0)), None, "NUMBER",
-    "Rate at which a step's reads proceed, all GPUs together; the numbers below are 0 where not given.", BOTH,
+    "Rate at which a step's reads proceed, all GPUs together; the numbers below are 0 where not given.", PLANNED,
     unit="bytes per second")
 CALIBRATION_STEP_OVERHEAD = Setting("calibration.step-overhead-seconds",
     kinds.optional(kinds.number(least=0)), None, "SECONDS",
-    "Part of a step that depends on neither bytes nor sequences.", BOTH, unit="seconds")
+    "Part of a step that depends on neither bytes nor sequences.", PLANNED, unit="seconds")
 CALIBRATION_SEQUENCE_COST = Setting("calibration.sequence-cost-seconds",
     kinds.optional(kinds.number(least=0)), None, "SECONDS",
-    "Extra time per sequence in the step.", BOTH, unit="seconds")
+    "Extra time per sequence in the step.", PLANNED, unit="seconds")
 CALIBRATION_PREFILL_COST = Setting("calibration.prefill-cost-seconds-per-token",
     kinds.optional(kinds.number(least=0)), None, "SECONDS",
-    "Extra time per prompt token computed in the step.", BOTH, unit="seconds per token")
+    "Extra time per prompt token computed in the step.", PLANNED, unit="seconds per token")
 
 WEB_LISTEN_ADDRESS = Setting("web.listen-address", kinds.listen_address, ":10094", "ADDRESS",
     "Where stepscope's own pages are served.", SERVE)
 WEB_CONFIG_FILE = Setting("web.config.file", kinds.optional(kinds.path), None, "FILE",
     "TLS and basic authentication, in the format of the Prometheus exporter toolkit.", SERVE)
+
+ADMISSION_ENABLED = Setting("admission.enabled", kinds.boolean, False, "BOOL",
+    "Lease context tokens to gateways: POST /v1/leases (docs/admission.md).", SERVE, is_switch=True)
+ADMISSION_OBSERVE_ONLY = Setting("admission.observe-only", kinds.boolean, False, "BOOL",
+    "Refuse nothing, only count what would have been refused.", SERVE, is_switch=True)
+ADMISSION_BEARER_TOKEN_FILE = Setting("admission.bearer-token-file", kinds.optional(kinds.path), None, "FILE",
+    "File with the token that gateways show; without it only clients on this host, or with a password, are served.",
+    SERVE)
+ADMISSION_BUDGET_TOKENS = Setting("admission.budget-tokens", kinds.optional(kinds.number(above=0)), None, "TOKENS",
+    "A budget beside those for speed and memory; the smallest counts.", SERVE, unit="tokens")
+ADMISSION_CLASS_SHARES = Setting("admission.class-shares", kinds.shares, kinds.shares("default=1,long=0.5"),
+    "NAME=SHARE,...", "Classes of requests and the share of the budget each may hold; the first is for requests that "
+    "name none.", SERVE, unit="ratio")
+ADMISSION_LONG_CONTEXT_TOKENS = Setting("admission.long-context-tokens", kinds.number(above=0), 32768.0, "TOKENS",
+    "A lease of so many tokens belongs to the class long, whatever it says.", SERVE, unit="tokens")
+ADMISSION_DEFAULT_TTL = Setting("admission.default-ttl", kinds.duration(least=0.1, most=86400), 60.0, "DURATION",
+    "How long a lease lives that names no time; a gateway renews it while its request runs.", SERVE, unit="seconds")
+ADMISSION_LONGEST_TTL = Setting("admission.longest-ttl", kinds.duration(least=0.1, most=86400), 600.0, "DURATION",
+    "Longest time a lease may ask for: what a crashed gateway can hold back.", SERVE, unit="seconds")
+ADMISSION_MAX_LEASES = Setting("admission.max-leases", kinds.whole_number(least=1), 10000, "COUNT",
+    "Leases at once, beyond which all are refused.", SERVE)
+ADMISSION_MAX_CONNECTIONS = Setting("admission.max-connections", kinds.whole_number(least=1), 1024, "COUNT",
+    "Connections that gateways may keep open, beside those of scrapers and people; each costs a thread.", SERVE)
+ADMISSION_MAX_REQUESTS_PER_SECOND = Setting("admission.max-requests-per-second", kinds.number(above=0), 2000.0,
+    "NUMBER", "Requests to /v1/leases and /v1/budget per second, all clients together.", SERVE,
+    unit="requests per second")
+ADMISSION_WHEN_UNKNOWN = Setting("admission.when-unknown", kinds.one_of("admit", "refuse"), "admit", "admit|refuse",
+    "What to do while no budget is known: engine down or starting, no promise, no model.", SERVE)
 
 LOG_LEVEL = Setting("log.level", kinds.one_of("debug", "info", "warning", "error"), "info",
     "debug|info|warning|error", "Least severe lines that are logged.", BOTH)
@@ -144,7 +173,7 @@ LOG_FORMAT = Setting("log.format", kinds.one_of("text", "json"), "text", "text|j
     "How lines are logged.", BOTH)
 
 CONFIG_FILE = Setting("config.file", kinds.optional(kinds.path), None, "FILE",
-    "YAML file with any of these settings, nested or with dots.", BOTH, in_file=False)
+    "YAML file with any of these settings, nested or with dots.", PLANNED, in_file=False)
 CONFIG_ON_ERROR = Setting("config.on-error", kinds.one_of("exit", "degrade"), "exit", "exit|degrade",
     "What a wrong setting does: end with status 2, or serve with what is right and config_ok 0.", SERVE, in_file=False)
 CONFIG_CHECK = Setting("config.check", kinds.boolean, False, "BOOL",

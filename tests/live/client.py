@@ -1,4 +1,4 @@
-"""Streams completions from a real engine and writes down when each token came: the truth the sidecar is held against."""
+"""Streams completions from a real engine and writes down when each token came: the truth for the sidecar."""
 
 from __future__ import annotations
 

@@ -13,14 +13,28 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from live.client import get
 from prometheus_client.parser import text_string_to_metric_families
 
+from live.client import get
 from shared_data import shared_path
 
 URL_VARIABLE = "STEPSCOPE_LIVE_URL"
 _UP_SECONDS = 900.0  # the first start installs the engine, about five minutes on a quiet machine
 _DOWN_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """The KV pool as the engine's page tells it."""
+
+    capacity_tokens: int
+    blocks: int
+    block_tokens: int
+
+    @property
+    def usable_share(self) -> float:
+        """vLLM keeps one block for itself (the null block): the usage gauge leaves it out, the capacity counts it."""
+        return (self.blocks - 1) / self.blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +52,15 @@ class Engine:
                 found.setdefault(sample.name, []).append((sample.labels, sample.value))
         return found
 
+    def pool(self) -> Pool:
+        """Its KV pool. Raises KeyError for engines before 0.24, which do not state their capacity in tokens."""
+        labels = self.page()["vllm:cache_config_info"][0][0]
+        return Pool(int(labels["kv_cache_size_tokens"]), int(labels["num_gpu_blocks"]), int(labels["block_size"]))
+
 
 @contextmanager
 def running_engine() -> Iterator[Engine]:
-    """The engine at STEPSCOPE_LIVE_URL, which is left running; else a new one, stopped at the end. Skips without both."""
+    """The engine at STEPSCOPE_LIVE_URL, left running; else a new one, stopped at the end. Skips without either."""
     url = os.environ.get(URL_VARIABLE)
     if url:
         yield Engine(url.rstrip("/"))
@@ -60,6 +79,7 @@ def running_engine() -> Iterator[Engine]:
         yield Engine(up.stdout.split()[-1], home / f"serve-{port}.log")
     finally:
         _stop(folder, port, pid_file)
+        (home / f"serve-{port}.log").unlink(missing_ok=True)  # every run has a port of its own: they would pile up
 
 
 def _stop(folder: Path, port: int, pid_file: Path) -> None:

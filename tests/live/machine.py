@@ -1,4 +1,4 @@
-"""What an operator would look up about the machine: without any bandwidth the sidecar predicts nothing and says no_model.
+"""What an operator would look up about the machine: without a bandwidth nothing is predicted (state no_model).
 
 Only the states need this. Nothing is calibrated: the numbers describe the machine, not the engine.
 """

@@ -21,6 +21,11 @@ _START_SECONDS = 30.0  # a cold start on a busy machine
 _CPU_TICKS = os.sysconf("SC_CLK_TCK")  # unit of utime and stime in /proc/PID/stat, proc(5)
 
 
+def own_environment() -> dict[str, str]:
+    """The environment without variables that stepscope reads, or refuses because it does not know them."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("STEPSCOPE_")}
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One sample of the sidecar. The engine's page was made between `earliest` and `latest` (monotonic clock)."""
@@ -50,10 +55,13 @@ class Sidecar:
         """Raises RuntimeError with the process's own words when it does not come up."""
         self.samples: list[Sample] = []
         self._stopping = threading.Event()
-        self._log = tempfile.TemporaryFile("w+")
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # lives as long as the process that writes it
         command = [sys.executable, "-m", "stepscope", "serve", f"--engine.url={engine_url}"]
         self.process = subprocess.Popen(
-            [*command, "--web.listen-address=127.0.0.1:0", *flags], stdout=self._log, stderr=self._log
+            [*command, "--web.listen-address=127.0.0.1:0", *flags],
+            stdout=self._log,
+            stderr=self._log,
+            env=own_environment(),
         )
         self._watcher = threading.Thread(target=self._watch, name="live-watch", daemon=True)
         try:

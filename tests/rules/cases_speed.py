@@ -101,7 +101,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case(
             "It fires when prompts push the mean over its target for most of five minutes, and resolves",
             [Sidecar.of((10, GOOD), (6, PREFILL), (12, GOOD))],
-            {12.0: (), 13.25: (), 14.0: (_PREFILL,), 16.0: (_PREFILL,), 20.5: (_PREFILL,), 25.0: ()},
+            {12.0: (), 13.25: (), 14.0: (_PREFILL,), 15.5: (_PREFILL,), 20.5: (_PREFILL,), 25.0: ()},
         ),
         Case(
             "It fires inside one long prefill too, which is not judged for drift",

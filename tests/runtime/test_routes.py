@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -100,3 +101,24 @@ def test_any_accept_encoding_is_read_without_failing(header: str) -> None:
         assert not accepts_gzip(header)
     else:
         assert accepts_gzip(header) in (True, False)
+
+
+def test_a_star_stands_for_one_last_segment() -> None:
+    """Neither for none nor for two; other methods of it are 405, and a plain route of the same path wins."""
+
+    def say(word: bytes) -> Callable[[Request], Response]:
+        return lambda request: Response(200, word + request.path.encode(), "text/plain")
+
+    routes = {("DELETE", "/v1/things/*"): say(b"any "), ("GET", "/v1/things/one"): say(b"one ")}
+    server = WebServer(":0", routes, WebConfig(), log=logging.getLogger("test_routes"))
+    server.start()
+    try:
+        with Client(server.port) as client:
+            assert client.get("/v1/things/abc", method="DELETE").body == b"any /v1/things/abc"
+            assert client.get("/v1/things/one").body == b"one /v1/things/one"
+            for path in ("/v1/things/", "/v1/things", "/v1/things/a/b", "/v1/other/a"):
+                assert client.get(path, method="DELETE").status == 404, path
+            refused = client.get("/v1/things/one", method="PATCH")
+            assert (refused.status, refused.headers["allow"]) == (405, "DELETE, GET, HEAD")
+    finally:
+        server.stop()

@@ -65,3 +65,13 @@ def test_while_the_engine_is_down_a_point_holds_no_engine() -> None:
     without = replace(golden_snapshot().engines[0], predicted=None)
     point = history_point(replace(golden_snapshot(), engines=(without,)), 1.0)
     assert point["engines"][0]["components_seconds"] is None
+
+
+def test_a_schedule_of_one_second_loses_no_point_to_its_jitter() -> None:
+    """Samples come a few milliseconds early as often as late; these are gaps between publications beside an engine."""
+    gaps = (1.022, 0.951, 1.001, 0.997, 1.002, 0.999, 1.0, 0.996)
+    state, now = State(BARE), 0.0
+    for at in range(80):
+        now += gaps[at % len(gaps)]
+        state.publish(BARE, now)
+    assert len(state.history(now)) == 80

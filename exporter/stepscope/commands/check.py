@@ -17,8 +17,8 @@ from stepscope.core.sample import Reading
 from stepscope.core.snapshot import EngineView, Snapshot
 from stepscope.errors import NotMetricsError, ScrapeError
 from stepscope.runtime.facts import FactsKeeper
-from stepscope.runtime.landing import milliseconds, percent, sentence, tokens
 from stepscope.runtime.pages import finite, snapshot_json
+from stepscope.runtime.sentences import milliseconds, percent, sentence, tokens
 from stepscope.runtime.sidecar import first_snapshot, scraper_of
 
 HELP = "Scrape the engine twice and report what was found, assumed and missing."

@@ -57,7 +57,9 @@ def state(now: Situation) -> str:
         return "warming_up"
     if _is_prefilling(now.window):
         return "prefilling"
-    if now.window.compared_observations < MIN_OBSERVATIONS:
+    # Under steady preemption no pair can be compared, and yet the cause is plain.
+    preempting = now.window.preemptions > 0.0 and now.window.observations >= MIN_OBSERVATIONS
+    if now.window.compared_observations < MIN_OBSERVATIONS and not preempting:
         return "too_few_observations"
     if not now.in_range:
         return "out_of_range"
@@ -119,9 +121,11 @@ def verdict(evidence: Evidence) -> Verdict:
 
 def _cause_without_comparison(evidence: Evidence) -> str | None:
     """The cause where nothing could be compared: what the counters and the state alone say."""
-    if evidence.state != "prefilling":
+    if evidence.state not in ("measuring", "prefilling"):
         return None
-    return "preemption" if evidence.preemptions > 0.0 else "prefill"
+    if evidence.preemptions > 0.0:
+        return "preemption"
+    return "prefill" if evidence.state == "prefilling" else "none"
 
 
 def _cause(

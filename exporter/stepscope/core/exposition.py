@@ -40,25 +40,34 @@ def scan(text: str, wanted: Container[str]) -> Iterator[RawSample]:
     if not text.endswith("\n"):
         raise NotMetricsError("page is cut: no newline at its end")
     found = False
+    new = tuple.__new__  # half the price of RawSample(...), which takes two calls
     # Not splitlines(): label values may hold characters that it takes for line ends.
     for line in text.split("\n"):
+        if line.startswith("#"):
+            continue
         brace = line.find("{")
         if brace > 0:
             name = line[:brace]
+            if name[-1] in " \t":
+                name = name.rstrip()
             if name not in wanted:
                 continue
             found = True
-            end = line.rfind("}")
-            series, rest = line[: end + 1], line[end + 1 :]
-            if " # " in rest or (end < len(line) and " # {" in line):
+            end = line.rfind("}") + 1
+            series, rest = line[:end], line[end:]
+            if " # " in rest or " # {" in line:
                 series, rest = _split_exemplar(line)
         else:
-            name, _, rest = line.partition(" ")
+            name, _, rest = line.replace("\t", " ").partition(" ")
             if name not in wanted:
                 continue
             found = True
             series = name
-        yield RawSample(name, series, _value(rest))
+        try:
+            value = float(rest) if "_" not in rest else None
+        except ValueError:
+            value = _value(rest)  # a timestamp follows, or it is unreadable
+        yield new(RawSample, (name, series, value))
     if not found and not looks_like_metrics(text):
         raise NotMetricsError(f"not a Prometheus text page: it begins with {text.lstrip()[:40]!r}")
 

@@ -26,6 +26,10 @@ def judge(step: Step, facts: Facts, policy: Policy, invalid: Mapping[str, int]) 
     idle = running == 0.0 and in_pair == 0.0
     sequences = now.sequences if now.sequences is not None and not idle else None
     load = load_of(kv, sequences if sequences is not None else running)
+    # Drafted positions work in the budget as in the prediction, or the one would not invert the other.
+    positions = next((p.positions_per_sequence for p in reversed(memory.pairs) if p.observations > 0.0), 1.0)
+    if load is not None:
+        load = replace(load, positions_per_sequence=positions)
     latest = predict(law, load) if law is not None and load is not None else None
     predicted = now.predicted if now.predicted is not None and not idle else latest
 
@@ -96,7 +100,7 @@ def judge(step: Step, facts: Facts, policy: Policy, invalid: Mapping[str, int]) 
     bucket = window.median_bucket(memory.pairs) if mean is not None else None
     speed_budget = None
     if law is not None and target_step is not None:
-        budget_load = Load(sequences=max(1.0, sequences or running), tokens_in_flight=0.0)
+        budget_load = Load(max(1.0, sequences or running), 0.0, positions_per_sequence=positions)
         speed_budget = speed_budget_tokens(law, budget_load, target_step, kv.bytes_per_token)
     view = EngineView(
         model_name=sample.model_name,

@@ -5,6 +5,7 @@ All quantities are the engine's, all GPUs together, as in StepLaw.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,8 +19,6 @@ from stepscope.core.step_model import (
     prompt_growth,
     wide_batches,
 )
-
-import math  # noqa: I001
 
 OVERHEAD, SEQUENCE, GROWTH, WIDE = 0, 1, 2, 3
 WEIGHTS, KV, KV_CONTEXT = 4, 5, 6
@@ -38,8 +37,7 @@ TERMS = (
     "prompt_cost_seconds",
     "prompt_growth_seconds",
 )
-# The four-parameter law of the plain form; what the other terms add is small.
-CORE_TERMS = (OVERHEAD, SEQUENCE, WEIGHTS, KV, PREFILL)
+CORE = (OVERHEAD, SEQUENCE, KV, PREFILL)  # the plain four-parameter law; where weights do not vary they are overhead
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,4 +90,48 @@ def quantities(point: Point) -> tuple[float, ...]:
         prefill_growth(point.prefill_tokens_per_step),
         load.prompts,
         prompt_growth(load.prompts),
+    )
+
+
+def law_of(
+    prices: Sequence[float],
+    weights: WeightBytes,
+    kv_bytes_per_token: float | None,
+    *,
+    source: str,
+    valid_range: LoadRange | None = None,
+    residual_ratio: float | None = None,
+    samples: int | None = None,
+    low_factor: float = 1.0,
+    high_factor: float = 1.0,
+) -> StepLaw:
+    """The StepLaw of one price per term of TERMS.
+
+    kv_bytes_per_token: 1 where tokens stand for their bytes. A price of 0 per byte is an infinite bandwidth. Without
+    weights the effective bandwidth is that of the KV cache.
+    """
+    kv_bandwidth = 1.0 / prices[KV] if prices[KV] > 0.0 else math.inf
+    bandwidth = 1.0 / prices[WEIGHTS] if prices[WEIGHTS] > 0.0 else math.inf
+    if weights.read_bytes(1.0) <= 0.0:
+        bandwidth = kv_bandwidth
+    return StepLaw(
+        weights=weights,
+        effective_bandwidth_bytes_per_second=bandwidth,
+        kv_bandwidth_bytes_per_second=kv_bandwidth,
+        kv_bytes_per_token=kv_bytes_per_token,
+        kv_context_cost_seconds_per_byte_token=prices[KV_CONTEXT],
+        step_overhead_seconds=prices[OVERHEAD],
+        sequence_cost_seconds=prices[SEQUENCE],
+        batch_growth_seconds=prices[GROWTH],
+        wide_batch_seconds=prices[WIDE],
+        prefill_cost_seconds_per_token=prices[PREFILL],
+        prefill_growth_seconds_per_token=prices[PREFILL_GROWTH],
+        prompt_cost_seconds=prices[PROMPT],
+        prompt_growth_seconds=prices[PROMPT_GROWTH],
+        source=source,
+        valid_range=valid_range,
+        residual_ratio=residual_ratio,
+        samples=samples,
+        low_factor=low_factor,
+        high_factor=high_factor,
     )

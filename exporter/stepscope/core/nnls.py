@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import mul
 
 Matrix = list[list[float]]
 
@@ -23,8 +24,8 @@ def cholesky(matrix: Sequence[Sequence[float]]) -> Matrix:
         row = lower[i]
         for j in range(i):
             done = lower[j]
-            row[j] = (matrix[i][j] - sum(map(float.__mul__, row[:j], done[:j]))) / done[j]
-        pivot = matrix[i][i] - sum(map(float.__mul__, row[:i], row[:i]))
+            row[j] = (matrix[i][j] - sum(map(mul, row[:j], done[:j]))) / done[j]
+        pivot = matrix[i][i] - sum(map(mul, row[:i], row[:i]))
         row[i] = math.sqrt(max(pivot, PIVOT * matrix[i][i], 1e-300))
     return lower
 
@@ -33,7 +34,7 @@ def solve_lower(lower: Matrix, right: Sequence[float]) -> list[float]:
     """y of L y = right."""
     solution: list[float] = []
     for i, row in enumerate(lower):
-        solution.append((right[i] - sum(map(float.__mul__, row[:i], solution))) / row[i])
+        solution.append((right[i] - sum(map(mul, row[:i], solution))) / row[i])
     return solution
 
 
@@ -63,7 +64,7 @@ def nonnegative_least_squares(gram: Sequence[Sequence[float]], moment: Sequence[
     unknowns = [0.0] * size
     passive: list[int] = []
     for _ in range(3 * size + 3):  # Lawson and Hanson's bound; in practice about one round per positive parameter
-        gradient = [target[i] - sum(map(float.__mul__, scaled[i], unknowns)) for i in range(size)]
+        gradient = [target[i] - sum(map(mul, scaled[i], unknowns)) for i in range(size)]
         free = [i for i in range(size) if i not in passive and scale[i] > 0.0 and gradient[i] > limit]
         if not free:
             break

@@ -6,7 +6,7 @@ hits - booked tokens; and requests running that do not decode. While a prompt is
     tokens in flight grew by = computed + cache hits + generated - freed by finished requests
 
 so that `computed` follows from the usage gauge and counters that move with every step. The sum over the life of a
-prompt is always exactly what the engine books in the end.
+prompt is what the engine books in the end, to within the rounding of KV blocks.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from stepscope.core.publish_admission import admission_rows
 from stepscope.core.snapshot import Assumed, EngineView, Snapshot
-from stepscope.metrics import CAUSES, OUTCOMES, STATES, TABLE
+from stepscope.metrics import CAUSES, FIELDS, OUTCOMES, STATES, TABLE
 
 Value = float | None
 # (values of the labels beyond model_name and engine, value)
@@ -14,7 +15,7 @@ SampleRow = tuple[tuple[str, ...], float]
 
 
 def _process_rows(s: Snapshot) -> dict[str, list[Row]]:
-    return {
+    return admission_rows(s.admission) | {
         "build_info": [((s.version, s.revision, s.python_version), 1.0)],
         "config_ok": [((), float(s.config_ok))],
         "engine_up": [((), float(s.engine_up))],
@@ -64,10 +65,15 @@ def _info(labels: tuple[tuple[str, str], ...]) -> list[Row]:
     return [(tuple(value for _, value in labels), 1.0)] if labels else []
 
 
+def _invalid_values(view: EngineView, _: Assumed) -> list[Row]:
+    counts = dict(view.accounts.invalid_values)
+    return [((field,), float(counts.get(field, 0))) for field in FIELDS]
+
+
 # What stands for as long as stepscope runs.
 _ACCOUNTS: dict[str, Callable[[EngineView, Assumed], list[Row]]] = {
     "engine_restarts_total": lambda v, _: _one(float(v.accounts.restarts)),
-    "invalid_values_total": lambda v, _: [((field,), float(n)) for field, n in v.accounts.invalid_values],
+    "invalid_values_total": _invalid_values,
     "itl_observed_seconds_total": lambda v, _: _one(v.accounts.itl_observed_seconds),
     "itl_expected_seconds_total": lambda v, _: _one(v.accounts.itl_expected_seconds),
     "itl_compared_total": lambda v, _: _one(v.accounts.itl_compared),

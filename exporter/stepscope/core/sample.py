@@ -58,5 +58,5 @@ class Reading:
     single_process: bool  # False: several API servers share the page, so that engine_steps is inflated
     process_start_seconds: float | None = None  # unix time
     names: frozenset[str] = frozenset()  # the sample names this reading used, spelled as on the page
-    invalid_values: tuple[tuple[str, str, int], ...] = ()  # (engine, canonical field, values dropped)
+    invalid_values: tuple[tuple[str, str, int], ...] = ()  # (engine, one of metrics.FIELDS, values dropped)
     notes: tuple[str, ...] = field(default=())  # what an operator should know once (old names, pid series, ...)

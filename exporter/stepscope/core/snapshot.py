@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from stepscope.core.leases import AdmissionCounts
 from stepscope.core.step_model import StepLaw, StepTime
 from stepscope.metrics import CAUSES, OUTCOMES, STATES
 
@@ -20,7 +21,7 @@ class Accounts:
     state_seconds: tuple[float, ...] = (0.0,) * len(STATES)
     cause_seconds: tuple[float, ...] = (0.0,) * len(CAUSES)
     restarts: int = 0
-    invalid_values: tuple[tuple[str, int], ...] = ()  # (canonical field, values dropped)
+    invalid_values: tuple[tuple[str, int], ...] = ()  # (one of metrics.FIELDS, values dropped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,14 @@ class Assumed:
 
 
 @dataclass(frozen=True, slots=True)
+class AdmissionView:
+    """Token admission at one moment; rejected: requests turned away unjudged, in the order of REJECTIONS."""
+
+    counts: AdmissionCounts
+    rejected: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The state of the sidecar at one moment."""
 
@@ -105,3 +114,4 @@ class Snapshot:
     assumed: Assumed = field(default=Assumed())
     engine_version: str | None = None
     notes: tuple[str, ...] = ()
+    admission: AdmissionView | None = None  # filled in when metrics are asked for; None: not enabled

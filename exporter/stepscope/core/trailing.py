@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import median
 
 SLOT_SECONDS = 10.0
 SLOTS = 360  # one hour
@@ -30,6 +29,13 @@ class Trailing:
         """With one more value."""
         if self.slot_count and at_seconds - self.slot_start_seconds >= SLOT_SECONDS:
             slots = (*self.slots, self.slot_sum / self.slot_count)[-SLOTS:]
-            return Trailing(slots, at_seconds, value, 1, median(slots))
+            return Trailing(slots, at_seconds, value, 1, _median(slots))
         start = self.slot_start_seconds if self.slot_count else at_seconds
         return Trailing(self.slots, start, self.slot_sum + value, self.slot_count + 1, self.closed_median)
+
+
+def _median(values: tuple[float, ...]) -> float:
+    # Not statistics.median: that module brings decimals and fractions along, a good half megabyte for two lines.
+    ordered = sorted(values)
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2.0

@@ -162,9 +162,11 @@ def gather(pairs: tuple[Pair, ...]) -> Window:
             and pair.predicted.prefill_seconds > PREFILL_SHARE_LIMIT * pair.predicted.itl_seconds
         ):
             dominated += pair.itl_sum_seconds
-        preemptions += increase(first.preemptions, last.preemptions)
-        drafts += increase(first.drafts, last.drafts)
-        accepted += increase(first.accepted_tokens, last.accepted_tokens)
+        if first.preemptions != last.preemptions:
+            preemptions += increase(first.preemptions, last.preemptions)
+        if first.drafts != last.drafts:
+            drafts += increase(first.drafts, last.drafts)
+            accepted += increase(first.accepted_tokens, last.accepted_tokens)
         if first.ttft_seconds and last.ttft_seconds:
             ttft_sum += last.ttft_seconds.sum - first.ttft_seconds.sum
             ttft_count += last.ttft_seconds.count - first.ttft_seconds.count

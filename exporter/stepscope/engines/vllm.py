@@ -6,6 +6,7 @@ A renamed series is one place: `NAMES`. Newest spelling first; old and new are n
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -42,6 +43,22 @@ NAMES: dict[str, tuple[str, ...]] = {
     "read_bytes": ("estimated_read_bytes_per_gpu_total",),
     "sleep_state": ("engine_sleep_state",),
 }
+# what a dropped value of a field describes, where the names differ (metrics.FIELDS)
+_DESCRIBES = {
+    "itl_sum": "itl_seconds",
+    "itl_count": "itl_seconds",
+    "itl_bucket": "itl_seconds",
+    "ttft_sum": "ttft_seconds",
+    "ttft_count": "ttft_seconds",
+    "prompt_by_source": "prompt_tokens",
+    "prefix_queries": "prefix_cache",
+    "prefix_hits": "prefix_cache",
+    "finished_prompt_tokens": "finished_tokens",
+    "finished_generation_tokens": "finished_tokens",
+    "drafts": "speculation",
+    "draft_tokens": "speculation",
+    "accepted_tokens": "speculation",
+}
 PROCESS_START = "process_start_time_seconds"
 
 # name on the page -> (field, rank); the lowest rank on a page wins
@@ -55,6 +72,7 @@ WANTED = frozenset(_FIELD_OF) | {PROCESS_START}
 # A page with none of these is a page without an engine (log stats off, wrong process).
 _ENGINE_FIELDS = ("requests_running", "kv_usage", "itl_count", "generation_tokens")
 _MIN_MEAN_ITL_SECONDS = 1e-4  # vllm#6337: versions that observe zeros; no decode step is this short
+_LARGEST = sys.float_info.max  # NaN and infinities are no values
 _CACHED_SERIES_LENGTH = 8192  # longer label texts are parsed anew each time, so that the cache stays small
 
 
@@ -99,47 +117,47 @@ def _not_negative(value: float) -> bool:
     return 0.0 <= value < math.inf
 
 
-def _ratio(value: float) -> bool:
-    return 0.0 <= value <= 1.0
-
-
 def read(text: str, at_seconds: float) -> Reading | None:
     """Read one page; None if it holds no vLLM engine series. Raises NotMetricsError for what is not a whole page."""
     samples = []
     best: dict[str, int] = {}
+    spelled: dict[str, tuple[str, int]] = {}
     process_start: float | None = None
     for name, series, value in scan(text, WANTED):
         if name == PROCESS_START:
-            process_start = value
+            process_start = value if value is not None and _not_negative(value) else None
             continue
-        key, rank = _FIELD_OF[name]
-        samples.append((name, key, rank, series, value))
-        if rank < best.get(key, 1 << 30):
-            best[key] = rank
+        field_rank = _FIELD_OF[name]
+        samples.append((field_rank, series, value))
+        if name not in spelled:
+            spelled[name] = field_rank
+            key, rank = field_rank
+            if rank < best.get(key, 1 << 30):
+                best[key] = rank
     if not any(key in best for key in _ENGINE_FIELDS):
         return None
 
     engines: dict[str, _Engine] = {}
     invalid: dict[tuple[str, str], int] = {}
-    names: set[str] = set()
+    names = {name for name, (key, rank) in spelled.items() if rank == best[key]}
     notes: set[str] = set()
-    for name, key, rank, series, value in samples:
+    for (key, rank), series, value in samples:
         if rank != best[key]:
             continue
-        names.add(name)
         slot = _cached_slot(series) if len(series) < _CACHED_SERIES_LENGTH else _slot(series)
         labels = slot.labels
         if labels is None:  # nobody can say whose it is
             whose = next(iter(engines), "0")
-            invalid[whose, key] = invalid.get((whose, key), 0) + 1
+            dropped = whose, _DESCRIBES.get(key, key)
+            invalid[dropped] = invalid.get(dropped, 0) + 1
             continue
         engine = engines.get(slot.engine)
         if engine is None:
             engine = engines[slot.engine] = _Engine()
         engine.seen = engine.seen or key != "cache_config"
-        good = _ratio if key == "kv_usage" else _not_negative
-        if value is None or not good(value):
-            invalid[slot.engine, key] = invalid.get((slot.engine, key), 0) + 1
+        if value is None or not 0.0 <= value <= (1.0 if key == "kv_usage" else _LARGEST):
+            dropped = slot.engine, _DESCRIBES.get(key, key)
+            invalid[dropped] = invalid.get(dropped, 0) + 1
             continue
         if slot.model_name is not None and engine.model_name is None:
             engine.model_name = slot.model_name

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import sys
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from stepscope.core.assume import Calibration
 from stepscope.core.step_model import LoadRange
@@ -29,13 +28,16 @@ _KEYS: dict[str, tuple[str, ...]] = {
 
 def read_calibration(path: Path) -> Calibration:
     """The calibration in a file. Raises ConfigError, one line that names the file and the key."""
+    import yaml  # only where there is a file: most sidecars never load it, and it is a megabyte
+
     try:
         with path.open("rb") as file:
             text = file.read(_MAX_BYTES + 1)
         document = yaml.safe_load(text.decode())
     except OSError as error:
         raise ConfigError(f"calibration file {path}: {error.strerror or error}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        # ValueError: bytes that are no text, a date that is none, a number of thousands of digits.
         raise ConfigError(f"calibration file {path}: not YAML: {str(error).splitlines()[0]}") from None
     if len(text) > _MAX_BYTES or not isinstance(document, dict):
         raise ConfigError(f"calibration file {path}: not a calibration (expected {', '.join(_KEYS)})")
@@ -89,7 +91,7 @@ def _number(path: Path, section: str, name: str, value: Any) -> float:
         # YAML 1.1 reads 2.01e12 (no sign in the exponent) as text.
         with contextlib.suppress(ValueError):
             value = float(value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < float("inf"):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= sys.float_info.max:
         raise ConfigError(f"calibration file {path}: {section}.{name} is not a number of at least 0: {value!r}")
     return float(value)
 

@@ -20,8 +20,9 @@ import requests
 
 from stepscope import __version__
 from stepscope.errors import ScrapeError
+from stepscope.runtime.adapter import OneOriginAdapter
 from stepscope.runtime.scrape_options import DEFAULT_PORTS, ScrapeOptions
-from stepscope.runtime.transport import FileError, Guard, OneOriginAdapter, TlsFiles, file_stamp
+from stepscope.runtime.transport import FileError, Guard, TlsFiles, file_stamp
 
 _PIECE_BYTES = 256 * 1024  # one read; a vLLM page (54 kB) comes in one
 _MAX_REDIRECTS = 2  # /metrics -> /metrics/ is one; a gateway in front may add another
@@ -132,7 +133,7 @@ class EngineClient:
                     raise ScrapeError("http_status", f"HTTP status {status}{_phrase(status)}")
                 target = self._redirect(target, status, location)
                 if response.headers.get("Content-Length") == "0":
-                    response.raw.read(1, decode_content=False)  # frees the connection for the next hop
+                    response.raw.read(1)  # frees the connection for the next hop
         raise ScrapeError(
             "http_status", f"more than {_MAX_REDIRECTS} redirects, the last (HTTP {status}) to {location}"
         )
@@ -178,7 +179,7 @@ class EngineClient:
             raise ScrapeError("too_large", f"body of {stated} bytes, above the limit of {max_bytes}")
         pieces: list[bytes] = []
         size = 0
-        while piece := response.raw.read(_PIECE_BYTES, decode_content=False):
+        while piece := response.raw.read(_PIECE_BYTES):
             pieces.append(piece)
             size += len(piece)
             if size > max_bytes:

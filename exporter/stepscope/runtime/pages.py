@@ -1,4 +1,4 @@
-"""What stepscope answers: its metrics, health, configuration, the last comparison as JSON, a landing page."""
+"""What stepscope answers: its metrics, health, configuration, the last comparison as JSON, the live page."""
 
 from __future__ import annotations
 
@@ -15,20 +15,14 @@ from stepscope.core.snapshot import Snapshot
 from stepscope.errors import StepscopeError
 from stepscope.metrics import CAUSES, OUTCOMES, STATES
 from stepscope.runtime.collector import render
-from stepscope.runtime.http1 import Request, Response
-from stepscope.runtime.landing import landing_page
+from stepscope.runtime.http1 import Request, Response, line
+from stepscope.runtime.live import live_page
 from stepscope.runtime.routes import Route, loopback_or_authenticated
+from stepscope.runtime.sentences import missing, notices, verdict
 from stepscope.runtime.state import State
 
 _JSON = "application/json; charset=utf-8"
 _TEXT = "text/plain; charset=utf-8"
-# The page is one document without scripts or outside parts.
-_PAGE_HEADERS = (
-    ("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
-     "frame-ancestors 'none'"),
-    ("Referrer-Policy", "no-referrer"),
-    ("Cache-Control", "no-store"),
-)  # fmt: skip
 
 
 def make_routes(
@@ -69,15 +63,16 @@ def make_routes(
     def snapshot(_: Request) -> Response:
         return _json(snapshot_json(state.snapshot, clock()))
 
-    def history(_: Request) -> Response:
-        return _json({"points": state.history(unix_clock())})
+    def history(request: Request) -> Response:
+        return history_response(state, request, unix_clock())
 
-    def landing(_: Request) -> Response:
-        return Response(200, landing_page(state.snapshot, clock()).encode(), "text/html; charset=utf-8", _PAGE_HEADERS)
+    def live(_: Request) -> Response:
+        page = live_page()
+        return Response(200, page.body, "text/html; charset=utf-8", page.headers)
 
     return {
         ("GET", "/metrics"): metrics,
-        ("GET", "/"): landing,
+        ("GET", "/"): live,
         ("GET", "/-/healthy"): healthy,
         ("GET", "/-/ready"): ready,
         ("POST", "/-/reload"): reload_now,
@@ -89,6 +84,24 @@ def make_routes(
 
 def _json(document: Any) -> Response:
     return Response(200, (json.dumps(finite(document), indent=1, allow_nan=False) + "\n").encode(), _JSON)
+
+
+def history_response(state: State, request: Request, now_unix_seconds: float) -> Response:
+    """The last fifteen minutes; `since` (Unix seconds) leaves out what the client has, `engine` all other engines.
+
+    On one line: a page asks for it every few seconds, and the indenting encoder is the slow one.
+    """
+    since = request.query.get("since", ["0"])[-1]
+    engine = request.query.get("engine", [None])[-1]
+    try:
+        after = float(since)
+    except ValueError:
+        return line(400, "since must be a time in Unix seconds")
+    points = [point for point in state.history(now_unix_seconds) if not point["time_unix_seconds"] <= after]
+    if engine is not None:
+        points = [{**p, "engines": [row for row in p["engines"] if row["engine"] == engine]} for p in points]
+    document = {"now_unix_seconds": round(now_unix_seconds, 3), "points": finite(points)}
+    return Response(200, (json.dumps(document, allow_nan=False) + "\n").encode(), _JSON)
 
 
 def finite(value: Any) -> Any:
@@ -112,6 +125,7 @@ def snapshot_json(snapshot: Snapshot, now_seconds: float) -> dict[str, Any]:
         row["token_headroom_tokens"] = view.token_headroom_tokens
         row["predicted_itl_seconds"] = view.predicted_itl_seconds
         row["predicted_step_seconds"] = view.predicted.decode_seconds if view.predicted is not None else None
+        row["verdict"] = dataclasses.asdict(verdict(view))
         accounts = row["accounts"]
         accounts["state_seconds"] = dict(zip(STATES, view.accounts.state_seconds, strict=True))
         accounts["cause_seconds"] = dict(zip(CAUSES, view.accounts.cause_seconds, strict=True))
@@ -129,7 +143,9 @@ def snapshot_json(snapshot: Snapshot, now_seconds: float) -> dict[str, Any]:
         "last_sample_unix_seconds": snapshot.last_sample_unix_seconds,
         "last_error": snapshot.last_error,
         "notes": list(snapshot.notes),
+        "notices": [dataclasses.asdict(notice) for notice in notices(snapshot)],
         "engines": engines,
+        "missing": list(missing(snapshot)),
         "assumed": assumed_json(snapshot),
     }
 

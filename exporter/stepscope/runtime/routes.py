@@ -25,15 +25,20 @@ _FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "
 
 @dataclass(frozen=True, slots=True)
 class Dispatcher:
-    """Answers every request; never raises. `auth` None: no users, everybody may read."""
+    """Answers every request; never raises. `auth` None: no users, everybody may read.
+
+    A path that ends in `/*` stands for any one last segment. bearer_paths: routes that check a bearer token themselves;
+    a request that shows one there is not asked for a user and password.
+    """
 
     routes: Mapping[tuple[str, str], Route]
     auth: BasicAuth | None
     log: logging.Logger
+    bearer_paths: frozenset[str] = frozenset()
 
     def respond(self, request: Request) -> Response:
         """The response to `request`: the route's own, or one line with 401, 404, 405, 429 or 500."""
-        if self.auth is not None:
+        if self.auth is not None and not self._shows_bearer_token(request):
             outcome = self.auth.check(request.headers.get("authorization"))
             if outcome is Outcome.BUSY:
                 return http1.line(429, "too many passwords are being checked", (("Retry-After", "1"),))
@@ -41,7 +46,7 @@ class Dispatcher:
                 return http1.line(401, "a valid user and password are needed", _CHALLENGE)
             request = replace(request, authenticated=True)
         method = "GET" if request.method == "HEAD" else request.method
-        route = self.routes.get((method, request.path))
+        route = self.routes.get((method, request.path)) or self.routes.get((method, parent_of(request.path)))
         if route is None:
             return self._no_route(request.path)
         try:
@@ -52,14 +57,24 @@ class Dispatcher:
             return http1.line(500, "internal error; the log says more")
         return compressed(response, request.headers.get("accept-encoding", ""))
 
+    def _shows_bearer_token(self, request: Request) -> bool:
+        scheme = request.headers.get("authorization", "").partition(" ")[0].lower()
+        return scheme == "bearer" and not self.bearer_paths.isdisjoint((request.path, parent_of(request.path)))
+
     def _no_route(self, path: str) -> Response:
-        methods = {method for method, known in self.routes if known == path}
+        methods = {method for method, known in self.routes if known in (path, parent_of(path))}
         if not methods:
             return http1.line(404, "no such page")
         if "GET" in methods:
             methods.add("HEAD")
         allowed = ", ".join(sorted(methods))
         return http1.line(405, f"only {allowed} here", (("Allow", allowed),))
+
+
+def parent_of(path: str) -> str:
+    """`/v1/leases/*` for `/v1/leases/abc`; "" where there is no last segment."""
+    parent, _, last = path.rpartition("/")
+    return f"{parent}/*" if last else ""
 
 
 def loopback_or_authenticated(request: Request) -> Response | None:

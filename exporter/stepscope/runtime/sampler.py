@@ -94,7 +94,6 @@ class Sampler:
         )
 
     def _publish_success(self, pipeline: Pipeline, page: RawPage, reading: Reading) -> None:
-        before = self._state.snapshot
         unix_seconds = self._unix_clock()
         if self._last_outcome != "ok":
             self._log.info("engine page read: %d engine(s), %d bytes", len(reading.engines), page.content_bytes)
@@ -115,6 +114,9 @@ class Sampler:
         if sum(view.accounts.restarts for view in self._views.values()) > restarts:
             self._log.info("the engine began a new life (counters fell or the process changed)")
             pipeline.facts.engine_restarted()
+            self._names = None  # another version may spell them otherwise
+        # Read last: a reload may have published its config_ok while the engine was being asked.
+        before = self._state.snapshot
         self._state.publish(
             replace(
                 before,

@@ -41,6 +41,10 @@ class Schedule:
             self._interval_seconds = interval_seconds
             self._scheduler.reschedule_job(_JOB, trigger="interval", seconds=interval_seconds)
 
+    def after_this_run(self, action: Callable[[], None]) -> None:
+        """Run `action` once, when no run of the job is in progress (they share one worker)."""
+        self._scheduler.add_job(action, next_run_time=datetime.now(UTC))
+
     def stop(self, *, wait: bool = True) -> None:
         """No further run. `wait`: until a run in progress has ended; whoever stops must end a hung scrape first."""
         if self._scheduler.running:

@@ -18,6 +18,7 @@ from stepscope.core.observer import Policy
 from stepscope.core.snapshot import Snapshot
 from stepscope.errors import StepscopeError
 from stepscope.runtime import webconfig
+from stepscope.runtime.admission import Admission
 from stepscope.runtime.collector import SnapshotCollector, make_registry
 from stepscope.runtime.facts import FactsKeeper
 from stepscope.runtime.pages import make_routes
@@ -26,7 +27,7 @@ from stepscope.runtime.schedule import Schedule
 from stepscope.runtime.scrape import Scraper
 from stepscope.runtime.scrape_options import ScrapeOptions
 from stepscope.runtime.state import State
-from stepscope.runtime.web import WebServer
+from stepscope.runtime.web import Limits, WebServer
 
 _STOP_SECONDS = 1.5  # for threads to end; a pod's grace period must not be needed
 
@@ -71,6 +72,14 @@ def pipeline_of(settings: Settings, environ: Mapping[str, str]) -> Pipeline:
     )
 
 
+def limits_of(settings: Settings) -> Limits:
+    """Places for connections: those of scrapers and people, and where leases are given those of the gateways."""
+    limits = Limits()
+    if settings[table.ADMISSION_ENABLED]:
+        limits = replace(limits, connections=limits.connections + settings[table.ADMISSION_MAX_CONNECTIONS])
+    return limits
+
+
 def first_snapshot(config_errors: tuple[str, ...] = ()) -> Snapshot:
     """What is published before the first sample."""
     return Snapshot(
@@ -102,17 +111,30 @@ class Sidecar:
         self._reloading = threading.Lock()
         self.state = State(first_snapshot(config_errors))
         self._sampler = Sampler(pipeline_of(settings, environ), self.state, log)
+        self._admission = Admission(settings, log) if settings[table.ADMISSION_ENABLED] else None
         self._collector = SnapshotCollector(
-            lambda: self.state.snapshot, time.monotonic, hold_seconds=settings[table.SAMPLE_HOLD]
+            self._snapshot_for_metrics, time.monotonic, hold_seconds=settings[table.SAMPLE_HOLD]
         )
         web_file = settings[table.WEB_CONFIG_FILE]
         self.web = WebServer(
             settings[table.WEB_LISTEN_ADDRESS],
-            make_routes(self.state, make_registry(self._collector), self.config, self.reload),
+            make_routes(self.state, make_registry(self._collector), self.config, self.reload)
+            | (self._admission.routes() if self._admission else {}),
             webconfig.load(web_file) if web_file is not None else webconfig.WebConfig(),
             log=log,
+            limits=limits_of(settings),
+            bearer_paths=self._admission.bearer_paths if self._admission else frozenset(),
         )
-        self._schedule = Schedule(self._sampler.sample, settings[table.SAMPLE_INTERVAL])
+        self._schedule = Schedule(self._sample, settings[table.SAMPLE_INTERVAL])
+
+    def _sample(self) -> None:
+        self._sampler.sample()
+        if self._admission is not None:
+            self._admission.after_sample(self.state.snapshot)
+
+    def _snapshot_for_metrics(self) -> Snapshot:
+        snapshot = self.state.snapshot
+        return snapshot if self._admission is None else replace(snapshot, admission=self._admission.view())
 
     def config(self) -> Mapping[str, Any]:
         """The settings in use, secrets hidden."""
@@ -142,7 +164,7 @@ class Sidecar:
             self._settings = settings
             self._collector.hold_seconds = settings[table.SAMPLE_HOLD]
             self._schedule.every(settings[table.SAMPLE_INTERVAL])
-            old.scraper.close()
+            self._schedule.after_this_run(old.scraper.close)  # a scrape in flight may end in peace
             self._publish_config(())
             self._log.info("reloaded")
 

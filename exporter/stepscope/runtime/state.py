@@ -9,7 +9,10 @@ from typing import Any
 from stepscope.core.snapshot import Snapshot
 
 HISTORY_SECONDS = 900.0
-_HISTORY_POINTS = 900  # at most one a second, so that a fast sampler does not grow it
+# At most one a second, so that a fast sampler does not grow it. A tenth of slack: samples one second apart come a few
+# milliseconds early or late, and none of them is to be lost.
+_LEAST_GAP_SECONDS = 0.9
+_HISTORY_POINTS = round(HISTORY_SECONDS / _LEAST_GAP_SECONDS)
 
 
 class State:
@@ -28,7 +31,7 @@ class State:
     def publish(self, snapshot: Snapshot, at_unix_seconds: float | None = None) -> None:
         """Swap in a snapshot; with a time it also enters the history."""
         self._snapshot = snapshot
-        if at_unix_seconds is None or at_unix_seconds - self._last_point_seconds < HISTORY_SECONDS / _HISTORY_POINTS:
+        if at_unix_seconds is None or at_unix_seconds - self._last_point_seconds < _LEAST_GAP_SECONDS:
             return
         self._last_point_seconds = at_unix_seconds
         self._history.append(history_point(snapshot, at_unix_seconds))
@@ -53,9 +56,15 @@ def history_point(snapshot: Snapshot, at_unix_seconds: float) -> dict[str, Any]:
                 "measured_step_seconds": view.measured_step_seconds,
                 "predicted_step_seconds": view.predicted.decode_seconds if view.predicted else None,
                 "predicted_itl_seconds": view.predicted_itl_seconds,
-                "components_seconds": _components(view.predicted),
+                "components_seconds": _components(view.predicted) if view.prefill_known else None,
                 "kv_usage_ratio": view.kv_usage_ratio,
+                "itl_median_lower_bound_seconds": view.itl_median_lower_bound_seconds,
+                "itl_median_upper_bound_seconds": view.itl_median_upper_bound_seconds,
+                "target_itl_seconds": view.target_itl_seconds,
+                "target_step_seconds": view.target_step_seconds,
                 "tokens_in_flight": view.tokens_in_flight,
+                "speed_budget_tokens": view.speed_budget_tokens,
+                "memory_budget_tokens": view.memory_budget_tokens,
                 "decode_batch_size": view.decode_batch_size,
                 "token_headroom_tokens": view.token_headroom_tokens,
                 "drift_ratio": view.drift_ratio,

@@ -16,12 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import SplitResult
 
 import certifi
-from requests.adapters import HTTPAdapter
-from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
-from urllib3.connection import HTTPConnection, HTTPSConnection
 
 _ABORT_POLL_SECONDS = 0.05  # how soon a stop is seen while a name lookup hangs; nothing else polls
 
@@ -239,63 +235,3 @@ def _load(path: Path, load: Callable[[], None]) -> None:
     except (OSError, ValueError) as error:
         # ssl's own text does not name the file.
         raise FileError(f"cannot use the TLS file {path}: {error}") from error
-
-
-class _GuardedConnection(HTTPConnection):
-    def __init__(self, *args: Any, guard: Guard, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._guard = guard
-
-    def _new_conn(self) -> socket.socket:
-        return self._guard.connect(self._dns_host, self.port)
-
-
-class _GuardedTlsConnection(HTTPSConnection):
-    def __init__(self, *args: Any, guard: Guard, contexts: Callable[[], GuardedContext], **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._guard = guard
-        self._contexts = contexts
-
-    def _new_conn(self) -> socket.socket:
-        return self._guard.connect(self._dns_host, self.port)
-
-    def connect(self) -> None:
-        self.ssl_context = self._contexts()
-        self.cert_reqs = self.ssl_context.verify_mode
-        super().connect()
-        # An operator who said insecure_skip_verify need not read a Python warning at each new connection.
-        self.is_verified = True
-
-
-class OneOriginAdapter(HTTPAdapter):
-    """Sends whatever it is given to one origin over at most one kept connection: nothing can reach another host."""
-
-    def __init__(self, origin: SplitResult, guard: Guard, tls: TlsFiles) -> None:
-        super().__init__(pool_connections=1, pool_maxsize=1, max_retries=0)
-        self._guard = guard
-        self._tls = tls
-        self._cached: tuple[object, GuardedContext] | None = None
-        host = origin.hostname or ""
-        self._pool: HTTPConnectionPool
-        if origin.scheme == "https":
-            self._pool = HTTPSConnectionPool(host, origin.port or 443, guard=guard, contexts=self._context)
-            self._pool.ConnectionCls = _GuardedTlsConnection
-        else:
-            self._pool = HTTPConnectionPool(host, origin.port or 80, guard=guard)
-            self._pool.ConnectionCls = _GuardedConnection
-
-    def _context(self) -> GuardedContext:
-        stamps = self._tls.stamps()
-        if self._cached is None or self._cached[0] != stamps:
-            self._cached = (stamps, self._tls.context(self._guard))
-        return self._cached[1]
-
-    def get_connection_with_tls_context(self, *_args: Any, **_kwargs: Any) -> HTTPConnectionPool:
-        return self._pool
-
-    def cert_verify(self, *_args: Any, **_kwargs: Any) -> None:
-        """TLS is settled by the context; requests' own settings (and its environment variables) have no say."""
-
-    def close(self) -> None:
-        self._pool.close()
-        super().close()

@@ -42,14 +42,19 @@ class WebServer:
         *,
         log: logging.Logger,
         limits: Limits | None = None,
+        bearer_paths: frozenset[str] = frozenset(),
     ) -> None:
-        """Nothing is opened yet. Raises ConfigError for a bad address or unusable certificate files."""
+        """Nothing is opened yet. bearer_paths: see `Dispatcher`.
+
+        Raises ConfigError for a bad address or unusable certificate files.
+        """
         self._wanted = listen.parse(listen_address)
         self._limits = limits or Limits()
         self._log = log
         self._headers = web_config.headers
         self._tls = TlsContexts(web_config.tls, log) if web_config.tls else None
-        self._dispatcher = Dispatcher(dict(routes), BasicAuth(web_config.users) if web_config.users else None, log)
+        auth = BasicAuth(web_config.users) if web_config.users else None
+        self._dispatcher = Dispatcher(dict(routes), auth, log, bearer_paths)
         self._changed = threading.Condition()  # guards what follows; notified when a connection has ended
         self._connections: dict[Connection, threading.Thread] = {}
         self._stopping = False

@@ -157,5 +157,9 @@ JSONPatch{op: "add", path: "/spec/volumes/-", value: {{ include "stepscope.cel" 
 ] +
 {{- end }}
 (has(object.spec.initContainers) ? [] : [JSONPatch{op: "add", path: "/spec/initContainers", value: []}]) +
-[JSONPatch{op: "add", path: "/spec/initContainers/-", value: {{ include "stepscope.cel" $container }}}]
+[JSONPatch{op: "add", path: "/spec/initContainers/-", value: dyn({
+{{- range $index, $key := keys $container | sortAlpha }}{{ if $index }},{{ end }}
+  {{ toRawJson $key }}: {{ include "stepscope.cel" (get $container $key) }}
+{{- end }}
+})}]
 {{- end -}}

@@ -22,7 +22,7 @@ Optional keys beside the context of the (sub)chart, given with `merge (dict ...)
 name: stepscope
 image: {{ include "stepscope.image" . | quote }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
-{{- if ne (default true .native | toString) "false" }}
+{{- if not (and (hasKey . "native") (not .native)) }}
 restartPolicy: Always
 {{- end }}
 args:

@@ -1,0 +1,177 @@
+"""From settings and flags to what is planned with: the model, the replica at each tensor-parallel size, the demand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from stepscope import settings as table
+from stepscope.commands._plan_flags import PlanFlags
+from stepscope.config import Settings
+from stepscope.core.assume import DATASHEET_COMPUTE_SHARE, Calibration, Given, assume
+from stepscope.core.collectives import Collective, all_reduce_of
+from stepscope.core.model_shape import Shape, read_shape
+from stepscope.core.model_spec import ModelSpec, from_numbers
+from stepscope.core.plan import ContextClass, Demand, Replica
+from stepscope.core.step_model import StepLaw, WeightBytes
+from stepscope.errors import ConfigError, FactError
+from stepscope.runtime.checkpoint import read_config
+from stepscope.runtime.discover import find_hf_caches, resolve_model
+from stepscope.runtime.facts import given_of
+from stepscope.runtime.tables import published_model
+
+BYTES_PER_16_BIT = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Everything a plan is made of, and what was assumed on the way. `law_given`: by --bandwidth-efficiency."""
+
+    model: ModelSpec
+    given: Given
+    demand: Demand
+    flags: PlanFlags
+    memory_bytes: float | None
+    shape: Shape | None
+    assumptions: tuple[str, ...]
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether the law was measured, so that it stands for one number of GPUs only."""
+        return self.given.calibration is not None
+
+    def replica(self, gpu_count: int, law: StepLaw | None = None) -> Replica:
+        """One engine on so many GPUs; `law` replaces the one that follows from the inputs. Raises ConfigError."""
+        law = law or self._law(gpu_count)
+        per_token = law.kv_bytes_per_token
+        if per_token is None:  # the sliding layers' windows ignored: the upper bound
+            copies = self.model.kv_layout.copies(gpu_count) if self.model.kv_layout else 1.0
+            per_token = (self.model.kv_bytes_per_token_all_layers or 0.0) * copies
+            law = replace(law, kv_bytes_per_token=per_token)
+        if per_token <= 0.0:
+            raise ConfigError("plan: KV bytes per token are not known: give --model.kv-bytes-per-token")
+        # A measured or pooled law has the all-reduces in its overhead already.
+        bare = law.step_overhead_seconds == 0.0 and law.batch_growth_seconds == 0.0
+        return Replica(
+            law=law,
+            gpu_count=gpu_count,
+            resident_weight_bytes=self.model.total_weight_bytes,
+            kv_bytes_per_token=per_token,
+            memory_bytes=self.memory_bytes,
+            utilization=self.flags["utilization"],
+            overhead_bytes=self.flags["runtime-overhead-bytes"],
+            capacity_tokens=self.given.capacity_override_tokens,
+            collective=self._collective() if bare else None,
+        )
+
+    def _collective(self) -> Collective | None:
+        row = all_reduce_of(self.given.gpu.name) if self.given.gpu is not None else None
+        return Collective(row, self.shape.layers, self.shape.hidden) if row and self.shape else None
+
+    def _law(self, gpu_count: int) -> StepLaw:
+        flags, active = self.flags, self.model.active_params
+        given = replace(self.given, gpu_count=gpu_count)
+        share = flags["bandwidth-efficiency"]
+        if share is not None:
+            if given.bandwidth is None:
+                raise ConfigError("--bandwidth-efficiency: share of what? give --hardware.gpu")
+            given = replace(given, calibration=Calibration(share * given.bandwidth, identity="efficiencies"))
+        facts, assumed = assume(given, self.model, 1, None, ())
+        law = facts.law
+        if law is None:
+            raise ConfigError(f"plan: {'; '.join(assumed.missing) or 'no step law: give --hardware.gpu'}")
+        if share is not None:
+            law = replace(law, source="given")
+        prefill = flags["prefill-efficiency"] or (DATASHEET_COMPUTE_SHARE if share is not None else None)
+        if prefill is not None:
+            cost = 2.0 * active / (given.flops * prefill) if active and given.flops else None
+            law = replace(law, prefill_cost_seconds_per_token=cost, prefill_growth_seconds_per_token=0.0,
+                          prompt_cost_seconds=0.0, prompt_growth_seconds=0.0)  # fmt: skip
+        if flags["decode-efficiency"] is not None and given.flops:
+            law = replace(law, compute_flops_per_second=given.flops * flags["decode-efficiency"])
+        return law
+
+
+def gather(settings: Settings, flags: PlanFlags, environ: Mapping[str, str] = os.environ) -> Inputs:
+    """The inputs of an offline plan. Raises ConfigError or FactError."""
+    model, assumptions = _model(settings, flags, environ)
+    return inputs_for(model, given_of(settings), settings, flags, assumptions)
+
+
+def inputs_for(
+    model: ModelSpec, given: Given, settings: Settings, flags: PlanFlags, assumptions: tuple[str, ...] = ()
+) -> Inputs:
+    """The same for a model that is known."""
+    if flags["bandwidth-efficiency"] is not None and given.calibration is not None:
+        raise ConfigError("--bandwidth-efficiency: cannot be given together with --calibration.*")
+    memory = settings[table.HARDWARE_MEMORY_BYTES] or (given.gpu.memory_bytes if given.gpu is not None else None)
+    shape, reason = _shape(model)
+    said = [*assumptions, *model.assumptions]
+    if reason:
+        said.append(reason)
+    if model.kv_bytes_per_token is None:
+        said.append("the model is hybrid: KV is taken as if every layer kept all tokens, an upper bound")
+    if not flags["runtime-overhead-bytes"]:
+        said.append("memory beside weights and KV is taken as 0: give --runtime-overhead-bytes")
+    if model.kind == "moe":
+        said.append("a mixture of experts reads the expected number of distinct experts; real routing is less even")
+    return Inputs(model, given, _demand(settings, flags, shape), flags, memory, shape, tuple(said))
+
+
+def _demand(settings: Settings, flags: PlanFlags, shape: Shape | None) -> Demand:
+    mix = flags["mix"] or (ContextClass(1.0, flags["context-tokens"]),)
+    prompt = flags["prompt-tokens"]
+    return Demand(
+        mix=mix,
+        concurrency=flags["concurrency"] or (),
+        prompt_tokens=max(part.tokens for part in mix) if prompt is None else prompt,
+        output_tokens=flags["output-tokens"],
+        prefill_tokens_per_step=flags["prefill-tokens-per-step"],
+        chunk_tokens=flags["chunk-tokens"],
+        objective_tokens_per_second=settings[table.OBJECTIVE_TOKENS_PER_SECOND],
+        headroom=settings[table.OBJECTIVE_HEADROOM],
+        ttft_seconds=settings[table.OBJECTIVE_TTFT_SECONDS],
+        max_num_seqs=flags["max-num-seqs"],
+        reserve=flags["reserve"],
+        shape=shape,
+    )
+
+
+def _model(settings: Settings, flags: PlanFlags, environ: Mapping[str, str]) -> tuple[ModelSpec, tuple[str, ...]]:
+    """(model, what was assumed)."""
+    params, weight_bytes = flags["model.params"], settings[table.MODEL_WEIGHT_BYTES]
+    active = settings[table.MODEL_ACTIVE_PARAMS] or params
+    per_token = settings[table.MODEL_KV_BYTES_PER_TOKEN]
+    wanted = settings[table.MODEL_CONFIG] or settings[table.MODEL_ID]
+    if wanted is None:
+        said: tuple[str, ...] = ()
+        if weight_bytes is None and params is not None:
+            weight_bytes = BYTES_PER_16_BIT * params
+            said = (f"weights are taken as 16 bit: {weight_bytes:.4g} bytes",)
+        if weight_bytes is None or per_token is None:
+            raise ConfigError("plan needs --model.id, --model.config, or --model.weight-bytes (or --model.params) and "
+                              "--model.kv-bytes-per-token")  # fmt: skip
+        return from_numbers(weight_bytes, per_token, active), said
+    caches = settings[table.MODEL_HF_CACHE] or tuple(find_hf_caches(environ))
+    model = resolve_model(str(wanted), caches=caches, kv_cache_dtype=settings[table.MODEL_KV_CACHE_DTYPE])
+    if weight_bytes is not None:
+        model = replace(model, weights=WeightBytes(weight_bytes), total_weight_bytes=weight_bytes)
+    if per_token is not None:
+        model = replace(model, kv_bytes_per_token=per_token, kv_layout=None)
+    return (replace(model, active_params=active) if active is not None else model), ()
+
+
+def _shape(model: ModelSpec) -> tuple[Shape | None, str]:
+    """The model's dimensions from where its facts are from, or why there are none."""
+    try:
+        path = Path(model.source.removesuffix(", given"))
+        if path.is_file():
+            return read_shape(read_config(path), model.name), ""
+        published = published_model(model.name)
+        if published is not None:
+            return read_shape(published.config, model.name), ""
+    except FactError as error:
+        return None, f"prefill attention and collectives are not known: {error}"
+    return None, "no model configuration: the quadratic part of prefill and tensor-parallel collectives are left out"

@@ -1,0 +1,149 @@
+"""`stepscope fit`: the step law from a file of measured loads, and how well it predicts others."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from stepscope.core.crossval import cross_validate
+from stepscope.core.fit import Fit, fit, relative_error
+from stepscope.core.law_terms import KV, TERMS, WEIGHTS
+from stepscope.core.score import score
+from stepscope.errors import ConfigError
+from stepscope.points import Row, group, knows_bytes, machine_of, point_of, prior_of, read_rows
+
+HELP = "Fit the step law to measured loads and judge it on others."
+
+# What the two prices per byte are called in the report: their inverse.
+BANDWIDTHS = {TERMS[WEIGHTS]: "effective_bandwidth_bytes_per_second", TERMS[KV]: "kv_bandwidth_bytes_per_second"}
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One series: its fit and the relative errors on points, hold-out and, where asked for, unseen folds."""
+
+    fitted: Fit
+    own: list[float]
+    holdout: list[float]
+    crossed: list[float]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The files, how to split them, and the form of the report."""
+    parser.add_argument("--points", metavar="FILE", required=True, help=(
+        "JSON lines with sequences, tokens_in_flight, prefill_tokens_per_step, itl_seconds; facts of model and GPU "
+        "are used where rows have them"))  # fmt: skip
+    parser.add_argument("--holdout", metavar="FILE", help="rows of the same form to judge the fit on")
+    parser.add_argument("--by", metavar="COLUMN", help="fit the rows of each value of this column on their own")
+    parser.add_argument("--cross-validate", metavar="K", type=int, help="also judge each K-th part by a fit of the rest")
+    parser.add_argument("--json", action="store_true", help="report as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """0 if everything was judged, 1 if hold-out rows belong to no fitted series."""
+    if args.cross_validate is not None and args.cross_validate < 2:
+        raise ConfigError(f"--cross-validate is {args.cross_validate}: must be at least 2")
+    groups = group(read_rows(Path(args.points)), args.by)
+    holdout = group(read_rows(Path(args.holdout)), args.by) if args.holdout else {}
+    judged = {name: _judge(rows, holdout.get(name, []), args.cross_validate) for name, rows in groups.items()}
+    report = _report(judged, with_holdout=bool(args.holdout), crossed=args.cross_validate is not None)
+    strangers = [name for name in holdout if name not in groups]
+    if strangers:
+        report["unjudged"] = sum(len(holdout[name]) for name in strangers)
+        print(
+            f"stepscope: {report['unjudged']} rows of {args.holdout} were not judged: "
+            f"{args.points} has no {args.by} {strangers[0]!r}",
+            file=sys.stderr,
+        )
+    if args.json:
+        print(json.dumps(report, indent=1, allow_nan=False))
+    else:
+        print("\n".join(_text(report)))
+    return 1 if strangers else 0
+
+
+def _judge(rows: Sequence[Row], holdout: Sequence[Row], count: int | None) -> Judged:
+    in_bytes = knows_bytes(rows)
+    points = [point_of(row, in_bytes) for row in rows]
+    prior = prior_of(machine_of(rows))
+    fitted = fit(points, prior)
+    return Judged(
+        fitted=fitted,
+        own=[relative_error(fitted.law, point) for point in points],
+        holdout=[relative_error(fitted.law, point_of(row, in_bytes)) for row in holdout],
+        crossed=cross_validate(points, count, prior) if count is not None else [],
+    )
+
+
+def _report(judged: dict[str, Judged], *, with_holdout: bool, crossed: bool) -> dict[str, Any]:
+    series = {}
+    for name, one in judged.items():
+        series[name] = {
+            "parameters": _parameters(one.fitted),
+            "identifiable": {BANDWIDTHS.get(term, term): known for term, known in one.fitted.identifiable.items()},
+            "range": asdict(one.fitted.valid_range),
+            "prior_strength": one.fitted.strength,
+            "fit": _score(one.own),
+            "holdout": _score(one.holdout),
+        }
+        if crossed:
+            series[name]["cross_validation"] = _score(one.crossed)
+    report: dict[str, Any] = {"series": series, "fit": _score([e for one in judged.values() for e in one.own])}
+    report["holdout"] = _score([e for one in judged.values() for e in one.holdout]) if with_holdout else None
+    if crossed:
+        report["cross_validation"] = _score([e for one in judged.values() for e in one.crossed])
+    return report
+
+
+def _score(errors: Sequence[float]) -> dict[str, Any] | None:
+    return asdict(score(errors)) if errors else None
+
+
+def _parameters(fitted: Fit) -> dict[str, float | None]:
+    """Parameters by the names of DESIGN's law; what is not known or not limited is None."""
+    law = fitted.law
+    in_bytes = law.weights.always_bytes > 0.0
+    found: dict[str, float | None] = {}
+    for term, price in zip(TERMS, fitted.prices, strict=True):
+        if term in BANDWIDTHS:
+            found[BANDWIDTHS[term]] = 1.0 / price if in_bytes and price > 0.0 else None
+        else:
+            found[term] = price
+    per_token = law.kv_bytes_per_token
+    found["kv_cost_seconds_per_token"] = None if per_token is None else fitted.prices[KV] * per_token
+    return {name: value if value is None or math.isfinite(value) else None for name, value in found.items()}
+
+
+def _text(report: dict[str, Any]) -> list[str]:
+    lines = []
+    for name, one in report["series"].items():
+        lines.append(name)
+        for key, value in one["parameters"].items():
+            if not value:
+                continue
+            note = "" if one["identifiable"].get(key, True) else "  (not fixed by these points: mostly prior)"
+            lines.append(f"  {key:<42} {value:.4g}{note}")
+        lines.append("  seen up to " + ", ".join(f"{key[4:]} {value:g}" for key, value in one["range"].items()))
+        lines += _score_lines(one, "  ")
+    if len(report["series"]) > 1:
+        lines += ["all series", *_score_lines(report, "  ")]
+    return lines
+
+
+def _score_lines(scores: dict[str, Any], indent: str) -> list[str]:
+    lines = []
+    for key, title in (("fit", "fitted"), ("cross_validation", "cross-validated"), ("holdout", "hold-out")):
+        found = scores.get(key)
+        if found:
+            lines.append(
+                f"{indent}{title + ':':<17} {found['n']} points, median error {found['median_abs_error']:.1%}, "
+                f"90th percentile {found['p90_abs_error']:.1%}, within 6 %: {found['share_within_6pct']:.0%}, "
+                f"within 15 %: {found['share_within_15pct']:.0%}, bias {found['bias']:+.1%}"
+            )
+    return lines

@@ -1,0 +1,284 @@
+"""Token admission: leases on a budget of context tokens, so that a request starts only where the promise still holds.
+
+`ContextBudget` is a library of its own: no clock, thread or socket; they are passed in.
+
+    budget = ContextBudget(AdmissionPolicy(), clock=time.monotonic, lock=threading.Lock(), new_id=lambda: uuid4().hex)
+    budget.observe(EngineTokens(speed_tokens=134_000, memory_tokens=377_000, held_tokens=80_000))
+    answer = budget.acquire(108_000)          # a Lease or a Refusal
+    budget.release(answer.lease_id)
+
+Used = leased + outside. Outside is what the engine holds and no lease accounts for: traffic that does not ask, gateways
+that declare too little, and after a restart of this process everything that ran before it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Protocol
+
+from stepscope.core.leases import (
+    LONG_CLASS,
+    AdmissionCounts,
+    AdmissionPolicy,
+    ClassCounts,
+    EngineTokens,
+    Lease,
+    Refusal,
+)
+from stepscope.core.waiting_line import WaitingLine
+from stepscope.metrics import REFUSALS
+
+_RATE_SECONDS = 30.0  # memory of the rate at which tokens come back: a few chats long
+_LEAST_RETRY_SECONDS, _MOST_RETRY_SECONDS = 1.0, 10.0  # Retry-After counts whole seconds; a longer guess is not one
+_REASON_INDEX = {reason: index for index, reason in enumerate(REFUSALS)}
+
+
+class Lock(Protocol):
+    """What `with` needs; `threading.Lock()` is one."""
+
+    def __enter__(self) -> object:
+        """Take it."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any, /) -> object:
+        """Give it back."""
+
+
+class UnknownClassError(ValueError):
+    """A lease names a class that the policy does not have."""
+
+
+class ContextBudget:
+    """The leases on one engine's tokens. Every method is atomic under `lock` and costs O(log leases)."""
+
+    def __init__(
+        self, policy: AdmissionPolicy, *, clock: Callable[[], float], lock: Lock, new_id: Callable[[], str]
+    ) -> None:
+        """`clock`: monotonic seconds. `new_id`: an id that nobody can guess, new on each call."""
+        self._policy = policy
+        self._clock = clock
+        self._lock = lock
+        self._new_id = new_id
+        self._shares = dict(policy.class_shares)
+        self._counts = {name: ClassCounts(name, share) for name, share in policy.class_shares}
+        self._leases: dict[str, Lease] = {}
+        self._line = WaitingLine(new_id)
+        self._ends: list[tuple[float, str]] = []  # heap; entries of leases that were renewed or released are stale
+        self._leased = 0.0
+        self._highest_leased = 0.0  # since the last observation
+        self._engine = EngineTokens()
+        self._outside: float | None = None
+        self._inherited = 0.0
+        self._inherited_until: float | None = None  # None: the engine has not been seen yet
+        self._returned = 0.0  # tokens that came back lately, fading
+        self._returned_at = clock()
+
+    def acquire(
+        self,
+        tokens: float,
+        ttl_seconds: float | None = None,
+        class_name: str | None = None,
+        *,
+        queue: bool = False,
+        ticket: str | None = None,
+    ) -> Lease | Refusal:
+        """A lease, or why there is none. ttl_seconds is cut to the policy's longest.
+
+        queue: keep a place in line if it is refused; ticket: the place of an earlier refusal, to be shown again.
+        Raises UnknownClassError, and ValueError for tokens or a time that are not positive and finite.
+        """
+        if not 0.0 < tokens < math.inf:
+            raise ValueError("tokens must be a positive number")
+        seconds = self._ttl(ttl_seconds)
+        name = self._class(tokens, class_name)
+        with self._lock:
+            now = self._expire()
+            refusal = self._judge(tokens, name, self._line.ahead_tokens(name, ticket, now))
+            counts = self._counts[name]
+            if refusal is not None:
+                index = _REASON_INDEX[refusal.reason]
+                # The number of leases bounds this process's own memory: it holds in every mode.
+                if not self._policy.observe_only or refusal.reason == "leases":
+                    self._counts[name] = replace(counts, refused=_plus_one(counts.refused, index))
+                    if not (queue or ticket is not None) or not refusal.fits_when_empty:
+                        return refusal
+                    back = refusal.retry_after_seconds
+                    return replace(refusal, ticket=self._line.keep(ticket, name, tokens, back, now))
+                counts = replace(counts, would_refuse=_plus_one(counts.would_refuse, index))
+            lease = Lease(self._new_id(), tokens, name, now + seconds)
+            self._line.leave(ticket)
+            self._counts[name] = replace(counts, admitted=counts.admitted + 1)
+            self._add(lease)
+            return lease
+
+    def renew(self, lease_id: str, *, tokens: float | None = None, ttl_seconds: float | None = None) -> Lease | None:
+        """The lease with fewer tokens (what the request really uses) and a new end; None: not known, or run out.
+
+        Raises ValueError for more tokens than it has: they might not be there, and the request already runs.
+        """
+        seconds = self._ttl(ttl_seconds)
+        with self._lock:
+            now = self._expire()
+            old = self._leases.get(lease_id)
+            if old is None:
+                return None
+            if tokens is not None and not 0.0 <= tokens <= old.tokens:
+                raise ValueError("a lease can only shrink: release it and take another")
+            self._remove(old)
+            lease = replace(old, tokens=old.tokens if tokens is None else tokens, expires_at_seconds=now + seconds)
+            self._note_returned(old.tokens - lease.tokens, now)
+            self._add(lease)
+            return lease
+
+    def release(self, lease_id: str) -> bool:
+        """Give a lease back. False: not known, or it had run out."""
+        with self._lock:
+            now = self._expire()
+            lease = self._leases.get(lease_id)
+            if lease is None:
+                return False
+            self._remove(lease)
+            self._note_returned(lease.tokens, now)
+            return True
+
+    def expire(self) -> None:
+        """Take back what has run out; every other method does it too."""
+        with self._lock:
+            self._expire()
+
+    def observe(self, engine: EngineTokens) -> None:
+        """What the engine allows and holds now. Call it at every sample."""
+        with self._lock:
+            now = self._expire()
+            self._engine = engine
+            held = engine.held_tokens
+            if held is None:
+                return  # what was outside stays: an engine that cannot be read has not let go of anything
+            # Against the highest sum since the last sample: the engine's figure is from some moment in between.
+            gap = max(0.0, held - max(self._highest_leased, self._leased))
+            if self._inherited_until is None:
+                self._inherited, self._inherited_until = gap, now + self._policy.longest_ttl_seconds
+            # Which requests those were is not known, only that together they hold no more than the engine does.
+            self._inherited = min(self._inherited, held) if now < self._inherited_until else 0.0
+            self._outside = max(gap, self._inherited)
+            self._highest_leased = self._leased
+
+    def counts(self) -> AdmissionCounts:
+        """A snapshot for metrics and pages."""
+        with self._lock:
+            self._expire()
+            budget, limit = self._budget()
+            return AdmissionCounts(
+                classes=tuple(self._counts.values()),
+                observe_only=self._policy.observe_only,
+                budget_tokens=budget,
+                limit=limit,
+                leased_tokens=self._leased,
+                free_tokens=None if budget is None else budget - self._leased - (self._outside or 0.0),
+                outside_tokens=self._outside,
+                inherited_tokens=self._inherited,
+                engine=self._engine,
+            )
+
+    def _ttl(self, ttl_seconds: float | None) -> float:
+        if ttl_seconds is None:
+            return self._policy.default_ttl_seconds
+        if not 0.0 < ttl_seconds < math.inf:
+            raise ValueError("ttl_seconds must be a positive number")
+        return min(ttl_seconds, self._policy.longest_ttl_seconds)
+
+    def _class(self, tokens: float, class_name: str | None) -> str:
+        if class_name is not None and class_name not in self._shares:
+            raise UnknownClassError(f"class must be one of {', '.join(self._shares)}")
+        if tokens >= self._policy.long_context_tokens and LONG_CLASS in self._shares:
+            return LONG_CLASS
+        return class_name if class_name is not None else next(iter(self._shares))
+
+    def _budget(self) -> tuple[float | None, str | None]:
+        """(the smallest known budget, which one it is)."""
+        known = [
+            (tokens, name)
+            for tokens, name in (
+                (self._engine.speed_tokens, "speed"),
+                (self._engine.memory_tokens, "memory"),
+                (self._policy.budget_tokens, "configured"),
+            )
+            if tokens is not None
+        ]
+        return min(known, default=(None, None))
+
+    def _judge(self, tokens: float, name: str, ahead: float) -> Refusal | None:
+        if len(self._leases) >= self._policy.max_leases:
+            return Refusal("leases", name, 0.0, self._retry_after(tokens), fits_when_empty=True)
+        budget, limit = self._budget()
+        if budget is None:
+            unknown = Refusal("unknown", name, 0.0, _LEAST_RETRY_SECONDS, fits_when_empty=True)
+            return None if self._policy.admit_unknown else unknown
+        free = budget - self._leased - (self._outside or 0.0)
+        if tokens > free:
+            short = tokens - free
+            return Refusal(str(limit), name, max(0.0, free), self._retry_after(short), tokens <= budget)
+        allowed = self._shares[name] * budget
+        of_class = allowed - self._counts[name].tokens
+        if tokens > of_class:
+            short = tokens - of_class
+            return Refusal("class_share", name, max(0.0, of_class), self._retry_after(short), tokens <= allowed)
+        left = min(free, of_class) - ahead
+        if tokens > left:
+            return Refusal("turn", name, max(0.0, left), self._retry_after(tokens - left), fits_when_empty=True)
+        return None
+
+    def _retry_after(self, short_tokens: float) -> float:
+        """When so many tokens are likely to have come back, from the rate at which they do."""
+        rate = self._returned * self._faded() / _RATE_SECONDS
+        seconds = short_tokens / rate if rate > 0.0 else _LEAST_RETRY_SECONDS
+        return min(max(seconds, _LEAST_RETRY_SECONDS), _MOST_RETRY_SECONDS)
+
+    def _faded(self) -> float:
+        return math.exp(-(self._clock() - self._returned_at) / _RATE_SECONDS)
+
+    def _note_returned(self, tokens: float, now: float) -> None:
+        self._returned = self._returned * math.exp(-(now - self._returned_at) / _RATE_SECONDS) + tokens
+        self._returned_at = now
+
+    def _add(self, lease: Lease) -> None:
+        self._leases[lease.lease_id] = lease
+        heapq.heappush(self._ends, (lease.expires_at_seconds, lease.lease_id))
+        if len(self._ends) > 64 + 4 * len(self._leases):  # drop what renewals and releases left behind
+            self._ends = [(kept.expires_at_seconds, kept.lease_id) for kept in self._leases.values()]
+            heapq.heapify(self._ends)
+        self._count(lease, 1)
+        self._highest_leased = max(self._highest_leased, self._leased)
+
+    def _remove(self, lease: Lease) -> None:
+        del self._leases[lease.lease_id]
+        self._count(lease, -1)
+
+    def _count(self, lease: Lease, sign: int) -> None:
+        counts = self._counts[lease.class_name]
+        leases = counts.leases + sign
+        # Sums of fractions keep a remainder; without leases there is nothing.
+        tokens = counts.tokens + sign * lease.tokens if leases else 0.0
+        self._counts[lease.class_name] = replace(counts, leases=leases, tokens=tokens)
+        self._leased = self._leased + sign * lease.tokens if self._leases else 0.0
+
+    def _expire(self) -> float:
+        """Take back what has run out; returns the time."""
+        now = self._clock()
+        while self._ends and self._ends[0][0] <= now:
+            end, lease_id = heapq.heappop(self._ends)
+            lease = self._leases.get(lease_id)
+            if lease is None or lease.expires_at_seconds != end:
+                continue
+            self._remove(lease)
+            counts = self._counts[lease.class_name]
+            self._counts[lease.class_name] = replace(
+                counts, expired=counts.expired + 1, leaked_tokens=counts.leaked_tokens + lease.tokens
+            )
+        return now
+
+
+def _plus_one(counts: tuple[int, ...], index: int) -> tuple[int, ...]:
+    return (*counts[:index], counts[index] + 1, *counts[index + 1 :])

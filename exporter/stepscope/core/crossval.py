@@ -1,0 +1,35 @@
+"""Predictions of points a fit did not see, with folds that are the same on every run."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from stepscope.core.fit import Prior, fit, relative_error
+from stepscope.core.law_terms import Point
+from stepscope.core.step_model import WeightBytes
+
+SEED = 0  # any number: folds must only be the same on every run
+
+
+def folds(points: int, count: int) -> list[list[int]]:
+    """The indices of `points` rows in `count` folds of about one size; fewer folds where there are fewer rows."""
+    order = list(range(points))
+    random.Random(SEED).shuffle(order)
+    return [order[start::count] for start in range(min(count, points))]
+
+
+def cross_validate(
+    points: Sequence[Point], count: int, prior: Prior | None = None, weights: WeightBytes | None = None
+) -> list[float]:
+    """Relative error of each point, predicted by a fit of the other folds; empty for fewer than two points."""
+    if len(points) < 2:
+        return []
+    errors = [0.0] * len(points)
+    for fold in folds(len(points), count):
+        held_out = set(fold)
+        seen = [point for index, point in enumerate(points) if index not in held_out]
+        law = fit(seen, prior, weights).law
+        for index in fold:
+            errors[index] = relative_error(law, points[index])
+    return errors

@@ -1,0 +1,152 @@
+"""Sizing: the most requests that one replica serves under each constraint, how many replicas, and what tokens cost.
+
+Four constraints: memory (weights + overhead + KV <= VRAM x utilisation), bandwidth and compute (a decode step within
+headroom / objective), and the latency objectives (TPOT: mean inter-token latency within 1 / objective with the prefill
+of others in it; TTFT: a prompt's chunks, each sharing its step with a decode step).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from stepscope.core.budget import speed_budget_tokens
+from stepscope.core.plan import Demand, Replica, step, ttft_seconds
+from stepscope.core.step_model import Load, StepLaw, compute_seconds
+
+MOST_REQUESTS = 1 << 20  # ends the search; far above any engine's --max-num-seqs
+SECONDS_PER_HOUR = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Most requests (of the mix's mean context) and tokens under one constraint; low and high by the law's spread."""
+
+    name: str
+    requests: int
+    low_requests: int
+    high_requests: int
+    tokens: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sizing:
+    """One tensor-parallel size: what a replica of it carries, and how many are needed for the peak with its reserve."""
+
+    replica: Replica
+    limits: tuple[Limit, ...]
+    single_stream_seconds: float | None
+    replicas: int | None  # None: no number of replicas helps
+    why_not: str = ""
+
+    @property
+    def binding(self) -> Limit | None:
+        """The constraint that allows fewest; None without any."""
+        return min(self.limits, key=lambda limit: limit.requests, default=None)
+
+    @property
+    def gpus(self) -> int | None:
+        """GPUs of all replicas."""
+        return None if self.replicas is None else self.replicas * self.replica.gpu_count
+
+
+def largest(fits: Callable[[int], bool]) -> int:
+    """The largest number of requests that fits, 0 if not even one does; `fits` must not become true again."""
+    if not fits(1):
+        return 0
+    low = 1
+    while low < MOST_REQUESTS and fits(2 * low):
+        low *= 2
+    high = 2 * low
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def limits(replica: Replica, demand: Demand) -> tuple[Limit, ...]:
+    """Every constraint that can be judged."""
+    found: list[Limit] = []
+    room = replica.kv_room_bytes
+    if room is not None:
+        tokens = max(0.0, room / replica.kv_bytes_per_token)
+        fit = int(tokens / demand.mean_tokens) if demand.mean_tokens else MOST_REQUESTS
+        found.append(Limit("memory", fit, fit, fit, tokens))
+    if demand.objective_tokens_per_second is not None:
+        promised = 1.0 / demand.objective_tokens_per_second
+        target = demand.headroom * promised
+        # The roof lifted: what bandwidth alone would allow. Only compute: what arithmetic alone would.
+        airy = replace(replica, law=replace(replica.law, compute_flops_per_second=None))
+        load = Load(max(demand.requests, 1.0), 0.0)
+        budget = speed_budget_tokens(replica.law_for(load.sequences), load, target)
+        found.append(_limit("bandwidth", target, lambda n: _decode(airy, demand, n), replica.law, budget))
+        if replica.law.active_params and replica.law.compute_flops_per_second:
+            found.append(_limit("compute", target, lambda n: _compute(replica, n), replica.law))
+        if demand.prefill_per_step(1) and _itl(replica, demand, 1) is not None:
+            found.append(_limit("tpot", promised, lambda n: _itl(replica, demand, n), replica.law))
+    if demand.ttft_seconds is not None and ttft_seconds(replica, demand, 1) is not None:
+        promised = demand.ttft_seconds
+        found.append(_limit("ttft", promised, lambda n: ttft_seconds(replica, demand, n), replica.law))
+    if demand.max_num_seqs is not None:
+        found.append(Limit("max_num_seqs", *([demand.max_num_seqs] * 3)))
+    return tuple(found)
+
+
+def size(replica: Replica, demand: Demand) -> Sizing:
+    """Limits of one replica and the number of replicas that carry the mix with its reserve, spread evenly."""
+    found = limits(replica, demand)
+    alone = step(replica, demand, 1)
+    sizing = Sizing(replica, found, None if alone is None else alone.decode_seconds, None)
+    room, binding = replica.kv_room_bytes, sizing.binding
+    longest = max(part.tokens for part in demand.mix)
+    if room is not None and room <= 0.0:
+        return replace(sizing, why_not="the weights do not fit into the GPU memory")
+    if room is not None and longest * replica.kv_bytes_per_token > room:
+        return replace(sizing, why_not=f"one context of {longest:.0f} tokens does not fit into the memory left for KV")
+    if binding is None:
+        return replace(sizing, why_not="no constraint is known: give an objective or the GPU's memory")
+    if binding.requests < 1:
+        return replace(sizing, why_not=f"not even one request meets the {binding.name} limit: replicas do not help")
+    return replace(sizing, replicas=math.ceil(demand.requests * (1.0 + demand.reserve) / binding.requests - 1e-9))
+
+
+def cost_per_million_tokens(price_per_gpu_hour: float, gpus: float, tokens_per_second: float) -> float:
+    """Price of a million generated tokens at a rate."""
+    return price_per_gpu_hour * gpus / (SECONDS_PER_HOUR * tokens_per_second) * 1e6
+
+
+def peak_concurrency(
+    daily_users: float, requests_per_user: float, peak_share: float, peak_seconds: float, request_seconds: float
+) -> float:
+    """Requests at once in the peak, by Little's law: arrivals per second x seconds per request."""
+    return daily_users * requests_per_user * peak_share / peak_seconds * request_seconds
+
+
+def _decode(replica: Replica, demand: Demand, requests: int) -> float | None:
+    time = step(replica, demand, requests)
+    return None if time is None else time.decode_seconds
+
+
+def _itl(replica: Replica, demand: Demand, requests: int) -> float | None:
+    time = step(replica, demand, requests, demand.prefill_per_step(requests))
+    return None if time is None else time.itl_seconds
+
+
+def _compute(replica: Replica, requests: int) -> float:
+    law = replica.law_for(requests)
+    return law.step_overhead_seconds + compute_seconds(law, Load(requests, 0.0))
+
+
+def _limit(
+    name: str,
+    target_seconds: float,
+    seconds: Callable[[int], float | None],
+    law: StepLaw,
+    tokens: float | None = None,
+) -> Limit:
+    def most(factor: float) -> int:
+        return largest(lambda n: (time := seconds(n)) is not None and time * factor <= target_seconds)
+
+    # A step that is slower than the best guess (high factor) leaves room for fewer requests: the low end.
+    return Limit(name, most(1.0), most(law.high_factor), most(law.low_factor), tokens)

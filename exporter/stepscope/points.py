@@ -1,0 +1,142 @@
+"""Measured loads as JSON lines: reads them, refuses what cannot be, and knows model and machine where rows say so."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stepscope.core.defaults import Machine, default_prior, find_row
+from stepscope.core.defaults_table import TABLE
+from stepscope.core.fit import Prior, check
+from stepscope.core.law_terms import Point
+from stepscope.errors import FactError
+from stepscope.setting_kinds import quoted
+
+NEEDED = ("sequences", "tokens_in_flight", "prefill_tokens_per_step", "itl_seconds")
+# Per GPU, multiplied with tp; the names are those of public collections of measurements.
+WEIGHTS, KV = "weight_bytes_per_gpu", "kv_bytes_per_token_per_gpu"
+BANDWIDTH, FLOPS = "peak_bandwidth_bytes_per_second", "peak_flops"
+FOUR_BIT = ("fp4", "nvfp4", "mxfp4", "int4", "awq", "gptq", "w4")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line. `where` is file and line, for messages."""
+
+    where: str
+    fields: Mapping[str, Any]
+
+    def number(self, name: str) -> float | None:
+        """A figure above or at 0, None where the row has none. Raises FactError for anything else."""
+        value = self.fields.get(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+            raise FactError(f"{self.where}: {name} is {quoted(str(value))}, must be a finite number not below 0")
+        return float(value)
+
+    def text(self, name: str) -> str:
+        """A text, empty where the row has none."""
+        value = self.fields.get(name)
+        return value if isinstance(value, str) else ""
+
+    @property
+    def gpus(self) -> int:
+        """GPUs the engine runs on."""
+        return max(1, round(self.number("tp") or 1))
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a JSON-lines file; empty lines are skipped. Raises FactError naming file and line."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
+        raise FactError(f"{path}: {reason}") from error
+    rows = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        try:
+            fields = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise FactError(f"{where}: is not JSON: {quoted(str(error))}") from error
+        if not isinstance(fields, dict):
+            raise FactError(f"{where}: must be an object, {{...}}")
+        rows.append(Row(where, fields))
+    if not rows:
+        raise FactError(f"{path}: has no rows")
+    return rows
+
+
+def group(rows: Sequence[Row], column: str | None) -> dict[str, list[Row]]:
+    """Rows by the value of a column, in order of appearance; all under "all" without a column."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        name = "all" if column is None else row.fields.get(column)
+        if name is None or isinstance(name, dict | list):
+            raise FactError(f"{row.where}: {column} is missing, and rows are to be told apart by it")
+        groups.setdefault(str(name), []).append(row)
+    return groups
+
+
+def knows_bytes(rows: Sequence[Row]) -> bool:
+    """Whether every row says how many bytes weights and KV cache take."""
+    return all(row.number(WEIGHTS) and row.number(KV) for row in rows)
+
+
+def point_of(row: Row, in_bytes: bool) -> Point:
+    """The point a row describes, in bytes or, where those are not known, in tokens. Raises FactError."""
+    figures = {name: row.number(name) for name in NEEDED}
+    missing = [name for name, value in figures.items() if value is None]
+    if missing:
+        raise FactError(f"{row.where}: {missing[0]} is missing")
+    weights, kv = row.number(WEIGHTS), row.number(KV)
+    if in_bytes and not (weights and kv):
+        raise FactError(f"{row.where}: {KV if weights else WEIGHTS} is missing, and the series was fitted with it")
+    point = Point(
+        sequences=figures["sequences"] or 0.0,
+        tokens_in_flight=figures["tokens_in_flight"] or 0.0,
+        prefill_tokens_per_step=figures["prefill_tokens_per_step"] or 0.0,
+        itl_seconds=figures["itl_seconds"] or 0.0,
+        weight_bytes=(weights or 0.0) * row.gpus if in_bytes else None,
+        kv_bytes_per_token=(kv or 0.0) * row.gpus if in_bytes else None,
+        prompts_per_step=row.number("prompts_per_step"),
+        weight=1.0 if row.number("weight") is None else row.number("weight") or 0.0,
+    )
+    try:
+        check(point)
+    except ValueError as error:
+        raise FactError(f"{row.where}: {error}") from error
+    return point
+
+
+def machine_of(rows: Sequence[Row]) -> Machine | None:
+    """Model and hardware of a series, from its first row; None where bytes or bandwidth are not known."""
+    first = rows[0]
+    bandwidth = first.number(BANDWIDTH)
+    if not bandwidth or not knows_bytes(rows):
+        return None
+    flops = first.number(FLOPS)
+    growing = len({row.number(WEIGHTS) for row in rows}) > 1  # only a mixture of experts reads more with more sequences
+    return Machine(
+        engine=first.text("engine").lower(),
+        gpu=first.text("gpu"),
+        gpus=first.gpus,
+        peak_bandwidth_bytes_per_second=bandwidth * first.gpus,
+        peak_flops=flops * first.gpus if flops else None,
+        active_params=first.number("active_params") or None,
+        moe=growing or first.text("type") == "moe",
+        four_bit=first.text("weight_dtype").lower().startswith(FOUR_BIT),
+        layers=first.number("layers") or None,
+    )
+
+
+def prior_of(machine: Machine | None) -> Prior | None:
+    """What the table of defaults says of a machine."""
+    return None if machine is None else default_prior(find_row(TABLE, machine), machine)

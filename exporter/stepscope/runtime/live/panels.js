@@ -1,0 +1,138 @@
+// The parts of the page that are text: notices, verdict, figures, engines, samples, what the prediction rests on.
+const SPREAD_SAMPLES = 20; // rows of the table of samples
+const DRIFT_LIMIT_WORDS = "alert beyond ±15%"; // the drift limit of the verdict and of the alert rules
+
+function showNotices(notices) {
+  const lines = notices.map(({ level, text, advice }) => {
+    const line = element("p", { class: `notice ${level}` }, text, " ");
+    line.append(element("span", {}, advice));
+    return line;
+  });
+  const host = place("notices");
+  const text = lines.map((line) => line.textContent).join("\n");
+  if (host.dataset.shown !== text) {
+    host.dataset.shown = text;
+    host.replaceChildren(...lines);
+  }
+}
+
+function showVerdict(view) {
+  const { level, headline, why, advice } = view.verdict;
+  const [word, ...rest] = headline.split(":");
+  place("verdict").className = level;
+  place("headline").replaceChildren(element("strong", {}, word), rest.length ? `:${rest.join(":")}` : "");
+  setText(place("why"), why);
+  setText(place("advice"), advice);
+  // The figures move with every sample; only a new verdict is worth interrupting a listener.
+  const announced = `${view.state} ${view.cause} ${level}`;
+  if (place("announce").dataset.said !== announced) {
+    place("announce").dataset.said = announced;
+    setText(place("announce"), `${word}. ${why} ${advice}`);
+  }
+  document.title = `${word}${known(view.itl_mean_seconds) ? ` ${milliseconds(view.itl_mean_seconds)}` : ""} · stepscope`;
+}
+
+function showFigures(view) {
+  const emitted = view.tokens_per_step || 1;
+  const speed = known(view.itl_mean_seconds) ? `${count(emitted / view.itl_mean_seconds)} tokens/s for each user` : "nobody is decoding";
+  const step = view.predicted;
+  const split = step ? `${milliseconds(view.predicted_step_seconds)} decode step + ${milliseconds(step.prefill_seconds)} prompts` : "see below what is missing";
+  const promise = known(view.target_itl_seconds) ? `${count(emitted / view.target_itl_seconds)} tokens/s; decode step held to ${milliseconds(view.target_step_seconds)}` : "give --objective.tokens-per-second";
+  const budgets = [view.speed_budget_tokens, view.memory_budget_tokens].filter(known);
+  const headroom = view.token_headroom_tokens;
+  const room = !budgets.length ? "what fits is not known"
+    : `of ${count(Math.min(...budgets))} that fit: ${count(Math.abs(headroom))} ${headroom < 0 ? "too many" : "free"}`;
+  const sequences = known(view.decode_batch_size) ? view.decode_batch_size.toFixed(1) : NOTHING;
+  const waiting = `${count(view.requests_prefilling)} in prefill, ${count(view.requests_waiting)} waiting`;
+  figures([
+    ["itl_mean_seconds", "Measured time per token", milliseconds(view.itl_mean_seconds), speed],
+    ["predicted_itl_seconds", "Predicted time per token", milliseconds(view.predicted_itl_seconds), split],
+    ["drift_ratio", "Drift, measured over predicted", signedPercent(view.drift_ratio),
+      known(view.drift_ratio) ? DRIFT_LIMIT_WORDS : `not judged: ${inWords(view.state)}`],
+    ["target_itl_seconds", "Promised time per token", milliseconds(view.target_itl_seconds), promise],
+    ["tokens_in_flight", "Context tokens in flight", count(view.tokens_in_flight), room],
+    ["decode_batch_size", "Sequences per decode step", sequences, waiting],
+  ]);
+}
+
+function figures(rows) {
+  const host = place("figures");
+  if (!host.children.length) {
+    host.append(...rows.map(([id, label]) =>
+      element("div", {}, element("dt", {}, label), element("dd", { "data-field": id }), element("dd", { "data-note": id }))));
+  }
+  rows.forEach(([, , value, note], i) => {
+    setText(host.children[i].children[1], value);
+    setText(host.children[i].children[2], note);
+  });
+}
+
+// Several engines behind one page (data parallel): a row each, the shown one is pressed.
+function showEngines(views, chosen, choose) {
+  const host = place("engines");
+  host.hidden = views.length < 2;
+  if (host.hidden) return;
+  const focused = document.activeElement && document.activeElement.dataset.engine;
+  const rows = views.map((view) => {
+    const pressed = String(view.engine === chosen);
+    const button = element("button", { type: "button", "data-engine": view.engine, "aria-pressed": pressed }, `engine ${view.engine}`);
+    button.addEventListener("click", () => choose(view.engine));
+    return tableRow("td", [button, view.verdict.headline.split(":")[0], milliseconds(view.itl_mean_seconds),
+      milliseconds(view.predicted_itl_seconds), count(view.tokens_in_flight), count(view.token_headroom_tokens), inWords(view.cause || view.state)]);
+  });
+  const head = tableRow("th", ["Engine", "Verdict", "Measured", "Predicted", "In flight", "Headroom", "Cause"]);
+  host.replaceChildren(element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows)));
+  if (focused) host.querySelector(`[data-engine="${CSS.escape(focused)}"]`)?.focus();
+}
+
+function tableRow(cell, values) {
+  return element("tr", {}, ...values.map((value) => {
+    const isWord = typeof value !== "string" || /^[a-z]/i.test(value);
+    return element(cell, isWord ? { class: "word" } : {}, value);
+  }));
+}
+
+function showSamples(points) {
+  if (!place("samples").open) return;
+  const rows = points.slice(-SPREAD_SAMPLES).reverse().map(({ time, row }) =>
+    tableRow("td", [clockTime(time), milliseconds(row?.itl_mean_seconds), milliseconds(row?.predicted_itl_seconds),
+      signedPercent(row?.drift_ratio), count(row?.tokens_in_flight), row ? inWords(row.state) : "engine not read", inWords(row?.cause || NOTHING)]));
+  const head = tableRow("th", ["Time", "Measured", "Predicted", "Drift", "Tokens in flight", "State", "Cause"]);
+  place("samples").lastElementChild.replaceChildren(
+    element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "The last samples" },
+      element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows))));
+}
+
+function showBasis(snapshot, view) {
+  const { law, model, hardware, assumptions } = snapshot.assumed;
+  const facts = [];
+  if (model.model) facts.push(["Model", `${model.model}, ${model.kind} (from: ${model.source})`]);
+  if (model.model) {
+    const perToken = model.kv_bytes_per_token ? `${count(Number(model.kv_bytes_per_token))} bytes of KV per token` : "KV by block";
+    facts.push(["Reads", `${scaled(Number(model.step_weight_bytes), "B")} of weights in a step, ${perToken}`]);
+  }
+  if (hardware.gpu || hardware.count) facts.push(["Hardware", `${hardware.count} × ${hardware.gpu || "GPU"} (from: ${hardware.source})`]);
+  if (law) {
+    const identity = law.identity ? ` ${law.identity}` : "";
+    facts.push(["Step law", `from ${law.source}${identity}: ${scaled(law.effective_bandwidth_bytes_per_second, "B/s")} effective bandwidth, ${milliseconds(law.step_overhead_seconds)} overhead`]);
+  }
+  if (view && known(view.capacity_tokens)) facts.push(["KV capacity", `${count(view.capacity_tokens)} tokens (from: ${view.capacity_source})`]);
+  if (snapshot.engine_version) facts.push(["Engine", `vLLM ${snapshot.engine_version}`]);
+  const list = element("dl", {}, ...facts.flatMap(([name, text]) => [element("dt", {}, name), element("dd", {}, text)]));
+  const guesses = assumptions.length ? [bullets(assumptions)] : [];
+  const shown = facts.length || assumptions.length ? [element("h2", {}, "Assumed, and from where"), list, ...guesses] : [];
+  replaceIfNew(place("assumed"), shown);
+  const lines = snapshot.missing.concat(snapshot.notes);
+  replaceIfNew(place("missing"), lines.length ? [element("h2", {}, "Missing"), bullets(lines)] : []);
+  setText(place("version"), `stepscope ${snapshot.version}`);
+}
+
+const bullets = (lines) => element("ul", {}, ...lines.map((line) => element("li", {}, line)));
+
+// Keeps a selection of text alive across refreshes.
+function replaceIfNew(host, children) {
+  const text = children.map((child) => child.textContent).join("\n");
+  if (host.dataset.shown === text) return;
+  host.dataset.shown = text;
+  host.replaceChildren(...children);
+}
