@@ -6,21 +6,21 @@ ARG BASE=python:3.11-slim-bookworm
 FROM ${BASE} AS build
 WORKDIR /src
 # Hashes decide what is installed, and nothing is resolved anew: the same commit gives the same packages.
-ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_COMPILE=1
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 COPY requirements.lock requirements-build.lock ./
 RUN python3 -m venv /opt/build \
     && /opt/build/bin/pip install --require-hashes --no-deps -r requirements-build.lock \
     && python3 -m venv /opt/stepscope \
-    && /opt/stepscope/bin/pip install --require-hashes --no-deps -r requirements.lock
+    && /opt/stepscope/bin/pip install --no-compile --require-hashes --no-deps -r requirements.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY exporter exporter
 # Nothing installs packages in the finished image, so it needs no installer. The root filesystem is read-only there, so
 # bytecode is made here, by hash and not by time: the same sources give the same files.
 RUN /opt/build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
-    && /opt/stepscope/bin/pip install --no-deps --no-index /wheels/*.whl \
+    && /opt/stepscope/bin/pip install --no-compile --no-deps --no-index /wheels/*.whl \
     && /opt/stepscope/bin/pip uninstall --yes setuptools pip \
     && rm -f /opt/stepscope/bin/Activate.ps1 /opt/stepscope/bin/activate* \
-    && /opt/stepscope/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/stepscope/lib
+    && /opt/stepscope/bin/python -m compileall -q -f --invalidation-mode unchecked-hash /opt/stepscope/lib
 
 FROM ${BASE}
 ARG BASE

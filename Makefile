@@ -9,7 +9,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 ARGS ?=
 
-.PHONY: help setup demo test e2e mutants live bench lint type format docs check-docs rules lock clean
+.PHONY: help setup demo test e2e mutants live bench accuracy lint type format docs check-docs rules lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ live: $(READY) ## Run the tests against a real vLLM engine
 
 bench: $(READY) ## Measure what the sidecar costs
 	$(BIN)/python tests/performance/bench.py $(ARGS)
+
+accuracy: $(READY) ## Judge the predictions on public measurements; writes docs/accuracy.md (a minute or two)
+	$(BIN)/python benchmarks/accuracy.py $(ARGS)
 
 lint: $(READY) ## Check style
 	$(BIN)/ruff check .

@@ -10,7 +10,7 @@ from accuracy_data import Series, five_points
 from accuracy_pool import pooled_errors
 
 from stepscope.core.crossval import cross_validate, folds
-from stepscope.core.defaults import Pooled, default_prior
+from stepscope.core.defaults import default_prior, row_of
 from stepscope.core.fit import Prior, fit, relative_error
 from stepscope.core.law_terms import TERMS, Point
 from stepscope.core.nnls import nonnegative_least_squares
@@ -74,7 +74,7 @@ four_terms = least_squares(lambda p: (1.0, p.sequences, read_bytes(p), p.prefill
 
 def prior_without(series: Series, unseen: Unseen) -> Prior:
     """The data sheet's prior from a pool that never saw the series."""
-    return default_prior(Pooled(*unseen[series.name]), series.machine)
+    return default_prior(row_of(unseen[series.name]), series.machine)
 
 
 def from_five(series: Series, unseen: Unseen) -> list[Judged]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from accuracy_data import ABSENT, REPOSITORY, Series, load, shared_folder
 
-from stepscope.core.defaults import ANY, COEFFICIENTS, LEAST_READS, Machine, Pooled, prices_of
+from stepscope.core.defaults import ANY, COEFFICIENTS, LEAST_READS, Machine, Pooled, prices_of, row_of
 from stepscope.core.law_terms import Point, quantities
 from stepscope.core.nnls import nonnegative_least_squares
 from stepscope.core.score import quantile
@@ -111,8 +111,8 @@ def table(everything: Sequence[Series], unseen: dict[str, tuple[float, ...]]) ->
                 nearest = max(weight for _, weight in pool)
                 judges = own or [one for one, weight in pool if weight == nearest]
                 errors = [error for one in judges for error in pooled_errors(unseen[one.name], one)]
-                rows[(engine, generation, kind)] = Pooled(
-                    *fit_pool(pool),
+                rows[(engine, generation, kind)] = row_of(
+                    fit_pool(pool),
                     low=1.0 / (1.0 + max(0.0, quantile(errors, 0.95))),
                     high=1.0 / (1.0 + min(0.0, quantile(errors, 0.05))),
                     series=len(own),

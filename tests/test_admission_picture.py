@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import statistics
 import sys
 from types import ModuleType
@@ -35,7 +36,7 @@ def test_admission_keeps_the_promise_and_serves_the_sessions_in_turn(picture: Mo
     assert len(with_.chat_speeds) > 100
     sessions = sorted(with_.agents, key=lambda served: served[1])
     assert [session for session, _, _ in sessions][:2] == [0, 1]
-    assert all(before[2] <= after[1] for before, after in zip(sessions, sessions[1:], strict=False))
+    assert all(before[2] <= after[1] for before, after in itertools.pairwise(sessions))
     assert with_.refused > 0
     committed = (REPOSITORY / "docs" / "images" / "admission.svg").read_text()
     assert committed == picture.draw(without, with_), "run python tools/admission_picture.py"

@@ -19,6 +19,7 @@ from stepscope.errors import ConfigError, StepscopeError
 COMMANDS = {
     "serve": "Watch one engine and publish measured against predicted step time.",
     "check": "Scrape the engine once and report what was found, assumed and missing.",
+    "fit": "Fit the step law to measured loads and judge it on others.",
     "plan": "Plan capacity: what fits, what binds, how fast, how many GPUs, at what cost.",
     "demo": "Show the main job on the embedded simulator; needs no GPU.",
     "sim": "Run a simulated vLLM server, with load and faults on demand.",

@@ -150,7 +150,7 @@ def _prediction() -> list:  # type: ignore[type-arg]
 def _load() -> list:  # type: ignore[type-arg]
     drift = graph(
         Spot(0, 27, 8, 8),
-        "Drift",
+        "Drift over time",
         "Measured over predicted inter-token latency minus 1, over judged tokens only. Above +15% the engine is slower "
         "than its load explains, below -15% the calibration is too pessimistic.",
         "percentunit",

@@ -17,7 +17,9 @@ PER_ENGINE = "namespace, pod, model_name, engine"
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One query. `when`: always, load (requests decode), prefill, promise (and load), calibrated, or alerting."""
+    """One query. `when`: always, load (requests decode), measuring (and drift is judged), prefill (prompts come in),
+    promise (load, and a speed was promised), calibrated, or alerting.
+    """
 
     expr: str
     legend: str = ""
@@ -35,7 +37,7 @@ SPEED_OF_PROMISE = Query(
 )
 MEASURED = Query(f"avg(stepscope_itl_mean_seconds{{{ENGINE}}})", "measured")
 PREDICTED = Query(f"avg(stepscope_predicted_itl_seconds{{{ENGINE}}})", "predicted")
-DRIFT_NOW = Query(f"avg(stepscope_drift_ratio{{{ENGINE}}})", "drift")
+DRIFT_NOW = Query(f"avg(stepscope_drift_ratio{{{ENGINE}}})", "drift", "measuring")
 HEADROOM = Query(f"min(stepscope_token_headroom_tokens{{{ENGINE}}})", "headroom", "always")
 ENGINES_SHOWN = Query(f"count(stepscope_kv_cache_usage_ratio{{{ENGINE}}})", "engines", "always")
 
@@ -132,7 +134,7 @@ TABLE_STATE = Query(f"max by ({PER_ENGINE}, state) (stepscope_state{{{ENGINE}}} 
 TABLE_MEASURED = Query(f"max by ({PER_ENGINE}) (stepscope_itl_mean_seconds{{{ENGINE}}})")
 TABLE_PREDICTED = Query(f"max by ({PER_ENGINE}) (stepscope_predicted_itl_seconds{{{ENGINE}}})")
 TABLE_PROMISED = Query(f"max by ({PER_ENGINE}) (stepscope_target_itl_seconds{{{ENGINE}}})", when="always")
-TABLE_DRIFT = Query(f"max by ({PER_ENGINE}) (stepscope_drift_ratio{{{ENGINE}}})")
+TABLE_DRIFT = Query(f"max by ({PER_ENGINE}) (stepscope_drift_ratio{{{ENGINE}}})", when="measuring")
 TABLE_IN_FLIGHT = Query(f"max by ({PER_ENGINE}) (stepscope_tokens_in_flight{{{ENGINE}}})", when="always")
 TABLE_HEADROOM = Query(f"min by ({PER_ENGINE}) (stepscope_token_headroom_tokens{{{ENGINE}}})", when="always")
 

@@ -9,15 +9,18 @@ from typing import Any
 
 import pytest
 import yaml
-from jsonschema import Draft202012Validator
-from kubernetes_validate import utils as kubernetes
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # ships no types
+from kubernetes_validate import utils as kubernetes  # type: ignore[import-untyped]  # ships no types
 from referencing import Registry, Resource
 
 from helm_charts import CI_VALUES, GOLDEN, rendered
 from shared_data import shared_path
 
 # From native sidecars on by default (1.29) to the newest that the schemas know.
-VERSIONS = [version for version in kubernetes.all_versions() if int(re.split(r"\D", version)[1]) >= 29]
+VERSIONS = sorted(
+    {version for version in kubernetes.all_versions() if int(version.split(".")[1]) >= 29},
+    key=lambda version: int(version.split(".")[1]),
+)
 OPERATOR_KINDS = {"PodMonitor": "podmonitors.yaml", "PrometheusRule": "prometheusrules.yaml"}
 POLICY_KINDS = ("MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding")
 # KEP-3962: v1beta1 from 1.34, v1 from 1.36.
@@ -110,14 +113,17 @@ def test_injected_pods_are_valid(version: str) -> None:
 def test_the_schema_check_finds_what_it_should() -> None:
     """A check that cannot fail proves nothing."""
     (deployment, *_) = [item for item in rendered("standalone") if item["kind"] == "Deployment"]
-    for break_it in (
-        lambda item: item["spec"].update(replicaz=1),
-        lambda item: item["spec"]["template"]["spec"]["containers"][0].update(securityContxt={}),
-        lambda item: item["spec"].update(replicas="one"),
+    for path, key, value in (
+        ((), "replicaz", 1),
+        (("template", "spec", "containers", 0), "securityContxt", {}),
+        ((), "replicas", "one"),
     ):
         broken = copy.deepcopy(deployment)
-        break_it(broken)
-        assert faults_of(broken, VERSIONS[-1]) != []
+        node: Any = broken["spec"]
+        for step in path:
+            node = node[step]
+        node[key] = value
+        assert faults_of(broken, VERSIONS[-1]) != [], key
     with pytest.raises(FileNotFoundError):
         faults_of({**deployment, "kind": "Deploymnt"}, VERSIONS[-1])
 

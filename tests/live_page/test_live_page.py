@@ -20,6 +20,8 @@ from stepscope.runtime.live import MAX_PAGE_BYTES, live_page
 from stepscope.sim.scenario import Group, Phase, Scenario
 from stepscope.sim.server import SimServer
 
+pytestmark = pytest.mark.slow
+
 CHATS = Group("chat", count=40, prompt_tokens=1000, output_tokens=2000, aged=True)
 STEADY = Scenario((Phase("40 chats", 600.0, (CHATS,)),))
 

@@ -41,7 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "are used where rows have them"))  # fmt: skip
     parser.add_argument("--holdout", metavar="FILE", help="rows of the same form to judge the fit on")
     parser.add_argument("--by", metavar="COLUMN", help="fit the rows of each value of this column on their own")
-    parser.add_argument("--cross-validate", metavar="K", type=int, help="also judge each K-th part by a fit of the rest")
+    parser.add_argument(
+        "--cross-validate", metavar="K", type=int, help="also judge each K-th part by a fit of the rest"
+    )
     parser.add_argument("--json", action="store_true", help="report as JSON")
 
 

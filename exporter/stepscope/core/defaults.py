@@ -148,6 +148,14 @@ def coefficients(row: Pooled) -> tuple[float, ...]:
     return tuple(float(getattr(row, name)) for name in COEFFICIENTS)
 
 
+def row_of(numbers: Sequence[float], low: float = 1.0, high: float = 1.0, series: int = 0, points: int = 0) -> Pooled:
+    """A row from its coefficients, in the order of COEFFICIENTS."""
+    overhead, layer, reads, four_bit, kv, sequence, reduce, work, token, growth, prompt = numbers
+    return Pooled(
+        overhead, layer, reads, four_bit, kv, sequence, reduce, work, token, growth, prompt, low, high, series, points
+    )
+
+
 def default_prior(row: Pooled, machine: Machine) -> Prior:
     """The pooled prices with their spread, for a fit."""
     mean = prices_of(coefficients(row), machine)
