@@ -7,9 +7,11 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14; 
 	$$p -c '$(AT_LEAST_311)' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 READY := .venv/.ready
+HELM_READY := .tools/.helm-$(shell cksum < tools/get_helm.py | cut -d ' ' -f 1)
+LINT_READY := .tools/.lint-$(shell cksum < tools/requirements-lint.lock | cut -d ' ' -f 1)
 ARGS ?=
 
-.PHONY: help setup demo test e2e mutants live bench accuracy lint type format docs check-docs rules lock clean
+.PHONY: help setup demo test e2e mutants live bench accuracy lint type format docs check-docs rules lock chart-files chart-golden helm-tools package clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,11 +60,25 @@ check-docs: $(READY) ## Fail if a generated table is out of step with the code
 rules: $(READY) ## Write the rule files from rules/templates
 	$(BIN)/python rules/generate.py
 
-lock: ## Resolve the dependencies anew into the two lock files (needs uv)
+lock: ## Resolve the dependencies anew into the lock files (needs uv)
 	uv pip compile pyproject.toml --group dev --generate-hashes --universal --upgrade \
 		--custom-compile-command "make lock" --quiet -o requirements-dev.lock
 	uv pip compile pyproject.toml --extra auth --generate-hashes --universal -c requirements-dev.lock --upgrade \
 		--custom-compile-command "make lock" --quiet -o requirements.lock
+	sed -n 's/^requires = \["\(.*\)"\]$$/\1/p' pyproject.toml | uv pip compile - --generate-hashes --universal \
+		-c requirements-dev.lock --python-version 3.11 --custom-compile-command "make lock" --quiet -o requirements-build.lock
+
+chart-files: $(READY) ## Write what the chart takes from rules, grafana, settings and version
+	$(BIN)/python tools/chart_files.py
+
+chart-golden: $(READY) $(HELM_READY) ## Write anew what the chart's tests expect; read the difference
+	WRITE_GOLDEN=1 $(BIN)/python -m pytest -q tests/helm -k golden
+
+helm-tools: $(READY) $(LINT_READY) ## Fetch the real helm and kubectl, and linters of workflows and image, into .tools
+	$(BIN)/python tools/get_helm.py --with-helm3
+
+package: $(READY) $(HELM_READY) ## Build wheel, sdist, chart and a zip of rules and dashboards into dist
+	$(BIN)/python tools/package.py $(ARGS)
 
 clean: ## Remove .venv, caches and build results
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
@@ -77,4 +93,14 @@ $(READY): requirements-dev.lock pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $(READY)
 
-include tools/chart.mk
+# The chart's tests use the real helm; without it they are skipped and say so.
+test: $(HELM_READY)
+
+$(HELM_READY): $(READY)
+	@$(BIN)/python tools/get_helm.py --with-helm3 && touch $@ || \
+		echo "helm could not be fetched: the chart's tests will be skipped, unless it is installed" >&2
+
+$(LINT_READY): $(READY)
+	@$(BIN)/python -m venv --clear .tools/lint
+	@.tools/lint/bin/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r tools/requirements-lint.lock
+	@touch $@

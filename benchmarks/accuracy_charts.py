@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
 
 from accuracy_methods import Judged
 

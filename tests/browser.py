@@ -48,8 +48,7 @@ class Watched:
 @contextmanager
 def watched(browser: Browser, width: int = 1280, height: int = 900, dark: bool = False) -> Iterator[Watched]:
     """A new page, listened to from the start."""
-    scheme = "dark" if dark else "light"
-    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light")
     page = context.new_page()
     page.set_default_timeout(15_000)
     found = Watched(page)

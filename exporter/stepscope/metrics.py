@@ -181,6 +181,7 @@ TABLE: tuple[Metric, ...] = (
     _gauge("prefill_interference_ratio", "ratio", "Share of the explained inter-token latency that prefill added."),
     _gauge("target_step_seconds", "seconds", "What the decode step is held to: headroom / objective."),
     _gauge("target_itl_seconds", "seconds", "What the mean inter-token latency is held to: 1 / objective."),
+    _gauge("target_ttft_seconds", "seconds", "Time to first token promised; only with --objective.ttft-seconds."),
     _gauge(
         "token_budget_tokens",
         "tokens",

@@ -40,14 +40,12 @@ HOW_TO_READ = """\
 
 | Why | What to do |
 |---|---|
-| context | move or cap long sessions, add an engine |
+| context | move or cap long sessions |
 | load | add an engine, admit fewer requests |
-| prefill | smaller prompt chunks, long prompts elsewhere |
+| prefill | smaller chunks, move long prompts |
 | unexplained | clocks, neighbours, CPU, logprobs |
 | preemption | more KV memory, fewer requests |
 | objective_ unreachable | promise less, faster GPUs |
-
-Not judged: see *State*.
 """
 
 
@@ -68,7 +66,7 @@ def build() -> dashboard.Dashboard:
 def _verdict() -> list:  # type: ignore[type-arg]  # panels of several kinds share no type
     return [
         word(Spot(0, 0, 6, 4), "Why now", "The cause that stepscope names for the last window; 'none' means as fast "
-             "as the load allows.", q.CAUSE_NOW, CAUSE_COLOURS, "not judged"),
+             "as the load allows.", q.CAUSE_NOW, CAUSE_COLOURS, "not judged, see State"),
         number(Spot(6, 0, 4, 4), "Speed, of what was promised", "Speed of a user over the promised speed. Below 100% "
                "users get less than they were promised.", "percentunit", q.SPEED_OF_PROMISE,
                steps=((None, RED), (1.0, GREEN)), decimals=0),
@@ -97,6 +95,8 @@ def _prediction() -> list:  # type: ignore[type-arg]
         (q.MEDIAN_LOWER, q.MEDIAN_UPPER, q.KV_USAGE, q.PROMISED, q.PREDICTED, q.MEASURED),
         colours={"measured": INK},
     )
+    # Wider than the measured line, which lies on it when all is well.
+    main = main.override_by_name("predicted", [colour(BLUE), prop("custom.lineWidth", 5)])
     main = main.override_by_name("promised", [colour(RED), prop("custom.lineStyle", {"fill": "dash", "dash": [8, 6]})])
     edge = [colour("#7C8DA6"), prop("custom.lineWidth", 0)]
     hidden = prop("custom.hideFrom", {"legend": True, "tooltip": False, "viz": False})

@@ -1,7 +1,7 @@
-"""Takes the pictures of docs/images: the live page through the demo's story, and the dashboards from the same minutes.
+"""Takes the pictures of docs/images: the live page through the demo's story, and the dashboards of the same minutes.
 
-A simulated fleet runs for two minutes beside a real Prometheus; Chromium looks at the page while it runs, and the shared
-renderer draws the dashboards afterwards.
+A simulated fleet runs for two minutes beside a real Prometheus; Chromium looks at the page while it runs, and the
+shared renderer draws the dashboards afterwards.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent.parent
 sys.path[:0] = [str(HERE), str(REPOSITORY / "tests")]
 
-from browser import ARGUMENTS  # noqa: E402  # after the path that finds them
 from playwright.sync_api import Browser, sync_playwright  # noqa: E402
 from renderer import build, draw, serving  # noqa: E402
+
+from browser import ARGUMENTS  # noqa: E402  # after the path that finds them
 from stage import QUICK, Stage  # noqa: E402
 from stepscope import settings as table  # noqa: E402
 from stepscope.sim.scenario import SCENARIOS  # noqa: E402
@@ -46,7 +46,7 @@ BOARDS = (
     ("grafana-engine.png", "stepscope-engine.json", "chat-7d9f-a", 27),
     ("grafana-fleet.png", "stepscope-fleet.json", ".*", 41),
 )
-ALL = {name: ".*" for name in ("namespace", "pod", "instance", "model_name", "engine")}
+ALL = dict.fromkeys(("namespace", "pod", "instance", "model_name", "engine"), ".*")
 
 
 def main() -> int:
@@ -57,7 +57,7 @@ def main() -> int:
     if not tool.is_dir():
         lacking.append(f"{tool} (set STEPSCOPE_SHARED)")
     if lacking:
-        print(f"screenshots: not taken, this needs {', '.join(lacking)}")
+        sys.stdout.write(f"screenshots: not taken, this needs {', '.join(lacking)}\n")
         return 0
     built = build(tool, CACHE)
     IMAGES.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ def main() -> int:
         faults = _dashboards(browser, stage, built, (began + 4.0, time.time() - 2.0))
         browser.close()
     for fault in faults:
-        print(f"screenshots: {fault}", file=sys.stderr)
+        sys.stderr.write(f"screenshots: {fault}\n")
     return 1 if faults else 0
 
 
@@ -88,8 +88,9 @@ def _fleet(stage: Stage) -> str:
 
 
 def _look(browser: Browser, url: str, at: float, size: tuple[int, int], dark: bool, path: Path) -> None:
-    scheme: Any = "dark" if dark else "light"
-    context = browser.new_context(viewport={"width": size[0], "height": size[1]}, color_scheme=scheme)
+    context = browser.new_context(
+        viewport={"width": size[0], "height": size[1]}, color_scheme="dark" if dark else "light"
+    )
     page = context.new_page()
     time.sleep(max(0.0, at - time.time()))
     page.goto(url)

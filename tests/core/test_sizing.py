@@ -173,5 +173,5 @@ def test_a_ratio_from_few_observations_is_not_used() -> None:
 
 def test_axes_end_on_round_numbers_and_text_is_escaped() -> None:
     """The picture's two small helpers."""
-    assert [nice_top(value) for value in (0, 0.03, 1, 7.2, 42, 377_062)] == [1, 0.05, 1, 10, 50, 500_000]
+    assert [nice_top(value) for value in (0, 0.03, 1, 7.2, 42, 377_062)] == [1, 0.03, 1, 10, 50, 400_000]
     assert escape("<a & b>") == "&lt;a &amp; b&gt;"

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import pytest
 import yaml
-from boards_on_disk import FILES, board, expressions, filled
 
+from boards_on_disk import FILES, board, expressions, filled
 from stage import Stage
 from stepscope import settings as table
 from stepscope.sim.scenario import Group, Phase, Scenario

@@ -86,20 +86,20 @@ def fit(points: Sequence[Point], prior: Prior | None = None, weights: WeightByte
     prices, left_out, strength = best
     if prior is None and constant:
         prices = _split_overhead(prices, points[0].weight_bytes or 0.0)
-    per_token = {point.kv_bytes_per_token for point in points}
+    per_token = _one({point.kv_bytes_per_token for point in points})
     law_weights = weights or WeightBytes(math.fsum(point.weight_bytes or 0.0 for point in points) / len(points))
     valid = LoadRange(
         max_sequences=max(point.sequences for point in points),
         max_tokens_in_flight=max(point.tokens_in_flight for point in points),
         max_prefill_tokens_per_step=max(point.prefill_tokens_per_step for point in points),
     )
-    plain = law_of(prices, law_weights, _one(per_token), source="file")
+    plain = law_of(prices, law_weights, per_token, source="file")
     errors = [relative_error(plain, point) for point in points]
     found = score(errors)
     law = law_of(
         prices,
         law_weights,
-        _one(per_token),
+        per_token,
         source="file",
         valid_range=valid,
         residual_ratio=found.median_abs_error,
@@ -141,7 +141,7 @@ def _one(values: set[float | None]) -> float | None:
     """KV bytes per token of all points where they agree; 1 where tokens stand for bytes."""
     if len(values) != 1:
         return None
-    value = values.pop()
+    (value,) = values
     return 1.0 if value is None else value
 
 

@@ -135,6 +135,7 @@ def judge(step: Step, facts: Facts, policy: Policy, invalid: Mapping[str, int]) 
         prefill_interference_ratio=interference,
         target_step_seconds=target_step,
         target_itl_seconds=target_itl,
+        target_ttft_seconds=policy.objective_ttft_seconds,
         speed_budget_tokens=speed_budget,
         memory_budget_tokens=kv.capacity_tokens,
         observations=now.observations,

@@ -21,6 +21,7 @@ class Policy:
     warm_up_seconds: float = 60.0
     objective_tokens_per_second: float | None = None
     headroom: float = 0.9
+    objective_ttft_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

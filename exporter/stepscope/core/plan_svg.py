@@ -17,7 +17,7 @@ def escape(text: str) -> str:
 
 
 def nice_top(value: float) -> float:
-    """The next of 1, 2, 2.5, 5 x a power of ten: an axis that ends on a round number."""
+    """The next of 1, 2, 2.5, 3, 4, 5 x a power of ten: an axis that ends on a round number."""
     if value <= 0.0:
         return 1.0
     power = 1.0
@@ -25,7 +25,7 @@ def nice_top(value: float) -> float:
         power *= 10.0
     while power > value:
         power /= 10.0
-    return next(step * power for step in (1.0, 2.0, 2.5, 5.0, 10.0) if step * power >= value * (1.0 - 1e-9))
+    return next(step * power for step in (1.0, 2.0, 2.5, 3.0, 4.0, 5.0, 10.0) if step * power >= value * (1.0 - 1e-9))
 
 
 class Panel:

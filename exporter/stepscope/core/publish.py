@@ -117,6 +117,7 @@ _GAUGES: dict[str, Callable[[EngineView, Assumed], list[Row]]] = {
     "prefill_interference_ratio": lambda v, _: _one(v.prefill_interference_ratio),
     "target_step_seconds": lambda v, _: _one(v.target_step_seconds),
     "target_itl_seconds": lambda v, _: _one(v.target_itl_seconds),
+    "target_ttft_seconds": lambda v, _: _one(v.target_ttft_seconds),
     "token_budget_tokens": lambda v, _: [(("speed",), v.speed_budget_tokens), (("memory",), v.memory_budget_tokens)],
     "token_headroom_tokens": lambda v, _: _one(v.token_headroom_tokens),
     "slowdown_cause": lambda v, _: _one_of(CAUSES, v.cause),

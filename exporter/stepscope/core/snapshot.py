@@ -58,6 +58,7 @@ class EngineView:
     prefill_interference_ratio: float | None = None
     target_step_seconds: float | None = None
     target_itl_seconds: float | None = None
+    target_ttft_seconds: float | None = None
     speed_budget_tokens: float | None = None
     memory_budget_tokens: float | None = None
     observations: float = 0.0  # in the window

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from stepscope.core.exposition import parse_labels, scan
+from stepscope.core.exposition import parse_labels
+from stepscope.core.page_scanner import PageScanner
 from stepscope.core.sample import EngineSample, Histogram, Reading
 
 PREFIXES = ("vllm:", "vllm_", "ray_vllm:", "ray_vllm_")
@@ -69,6 +70,7 @@ _FIELD_OF: dict[str, tuple[str, int]] = {
     for prefix_rank, prefix in enumerate(PREFIXES)
 }
 WANTED = frozenset(_FIELD_OF) | {PROCESS_START}
+_scanner = PageScanner(WANTED)
 # A page with none of these is a page without an engine (log stats off, wrong process).
 _ENGINE_FIELDS = ("requests_running", "kv_usage", "itl_count", "generation_tokens")
 _MIN_MEAN_ITL_SECONDS = 1e-4  # vllm#6337: versions that observe zeros; no decode step is this short
@@ -123,7 +125,7 @@ def read(text: str, at_seconds: float) -> Reading | None:
     best: dict[str, int] = {}
     spelled: dict[str, tuple[str, int]] = {}
     process_start: float | None = None
-    for name, series, value in scan(text, WANTED):
+    for name, series, value in _scanner.samples(text):
         if name == PROCESS_START:
             process_start = value if value is not None and _not_negative(value) else None
             continue

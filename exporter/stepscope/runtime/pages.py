@@ -125,7 +125,7 @@ def snapshot_json(snapshot: Snapshot, now_seconds: float) -> dict[str, Any]:
         row["token_headroom_tokens"] = view.token_headroom_tokens
         row["predicted_itl_seconds"] = view.predicted_itl_seconds
         row["predicted_step_seconds"] = view.predicted.decode_seconds if view.predicted is not None else None
-        row["verdict"] = dataclasses.asdict(verdict(view))
+        row["verdict"] = dataclasses.asdict(verdict(view, engine_up=snapshot.engine_up))
         accounts = row["accounts"]
         accounts["state_seconds"] = dict(zip(STATES, view.accounts.state_seconds, strict=True))
         accounts["cause_seconds"] = dict(zip(CAUSES, view.accounts.cause_seconds, strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stepscope.core.compare import DRIFT_LIMIT
 from stepscope.core.snapshot import EngineView, Snapshot
 
 _CAUSE_SENTENCES = {
@@ -27,7 +28,7 @@ _STATE_SENTENCES = {
     "out_of_range": "The load is beyond what the calibration has seen.",
     "measuring": "",
 }
-# What is slow although its cause is "none": data-sheet parameters leave so wide a range that slow is still inside it.
+# What drifts although its cause is "none": data-sheet parameters leave so wide a range that slow is still inside it.
 _WITHIN_SPREAD = "Slower than predicted by {drift}, which data-sheet parameters alone may account for."
 
 _CAUSE_ADVICE = {
@@ -103,13 +104,20 @@ def sentence(view: EngineView) -> str:
     return " ".join(part for part in parts if part)
 
 
-def verdict(view: EngineView) -> Verdict:
-    """Is it slow, against what, why, and what to do."""
+def verdict(view: EngineView, *, engine_up: bool = True) -> Verdict:
+    """Is it slow, against what, why, and what to do. `engine_up` False: what was true when it last answered."""
+    said = _verdict(view)
+    if engine_up:
+        return said
+    return Verdict("unknown", "Not known now", f"When the engine last answered: {said.headline}.", said.why)
+
+
+def _verdict(view: EngineView) -> Verdict:
     level, word = _level(view)
     figures = [part for part in (_speed(view), _promise(view)) if part]
     headline = f"{word}: {'; '.join(figures)}" if figures and view.state not in ("idle", "asleep", "stale") else word
     why, advice = sentence(view), _advice(view)
-    if level == "bad" and view.cause == "none":
+    if view.cause == "none" and view.drift_ratio is not None and view.drift_ratio > DRIFT_LIMIT:
         why, advice = _WITHIN_SPREAD.format(drift=percent(view.drift_ratio)), _CALIBRATE
     return Verdict(level, headline, why, advice)
 

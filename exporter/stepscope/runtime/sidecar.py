@@ -40,6 +40,7 @@ def policy_of(settings: Settings) -> Policy:
         warm_up_seconds=settings[table.SAMPLE_WARM_UP],
         objective_tokens_per_second=settings[table.OBJECTIVE_TOKENS_PER_SECOND],
         headroom=settings[table.OBJECTIVE_HEADROOM],
+        objective_ttft_seconds=settings[table.OBJECTIVE_TTFT_SECONDS],
     )
 
 

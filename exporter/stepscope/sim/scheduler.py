@@ -94,9 +94,10 @@ class Scheduler:
 
     def place(self, request: Request, kv_tokens: int) -> None:
         """Put a request that is already under way straight into the batch. ValueError without room for it."""
-        request.own_blocks = -(-kv_tokens // self._config.block_size)
-        if not self.pool.take(request.own_blocks):
+        blocks = -(-kv_tokens // self._config.block_size)
+        if not self.pool.take(blocks):
             raise ValueError("no KV blocks left for a request under way")
+        request.own_blocks = blocks
         self.running[request] = None
         self.cohort.join(request, kv_tokens)
 

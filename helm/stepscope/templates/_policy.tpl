@@ -112,7 +112,7 @@ Context: dict "root" (chart context), "target" (one item of .Values.injection.ta
   expression: >-
     {{ include "stepscope.celStrings" $static }}
 {{- with $target.modelVolume }} +
-    (variables.hasModelVolume ? {{ include "stepscope.celStrings" (list (printf "--model.%s=%s" .setting .mountPath)) }} : [])
+    (variables.hasModelVolume ? {{ include "stepscope.celStrings" (list (eq .setting "hf-cache" | ternary (include "stepscope.hfCacheFlag" .mountPath) (printf "--model.%s=%s" .setting .mountPath))) }} : [])
 {{- end }}
 # The last of two equal flags counts. Another way to name the model must go, or the two would exclude each other.
 - name: args

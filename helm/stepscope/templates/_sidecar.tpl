@@ -55,10 +55,15 @@ args:
 {{- $flags = append $flags (printf "--web.config.file=/etc/stepscope/web/%s" $values.web.configKey) -}}
 {{- end -}}
 {{- if $values.hfCache.volume -}}
-{{- $flags = append $flags (printf "--model.hf-cache=%s" $values.hfCache.path) -}}
+{{- $flags = append $flags (include "stepscope.hfCacheFlag" $values.hfCache.path) -}}
 {{- end -}}
 {{- $flags = concat $flags $values.extraArgs -}}
 {{- toYaml $flags -}}
+{{- end -}}
+
+{{/* Whether the volume is HF_HOME or HF_HUB_CACHE: models lie below it or below its folder "hub". */}}
+{{- define "stepscope.hfCacheFlag" -}}
+{{- printf "--model.hf-cache=%s:%s/hub" . (trimSuffix "/" .) -}}
 {{- end -}}
 
 {{/* Nested settings as flags, `{model: {id: X}}` as `--model.id=X`, a YAML list. Null and empty text mean "not set". */}}

@@ -9,7 +9,7 @@ const CAUSE_WORDS = {
   preemption: "preemption",
   objective_unreachable: "promise unreachable",
 };
-const LETTER_WIDTH = 6.6; // of the strip's 12 px type, on the wide side
+const LETTER_WIDTH = 7; // of the strip's 12 px type, on the wide side
 
 const causeOf = (row) => (row && row.cause) || null;
 const laneWord = (row) => (row ? CAUSE_WORDS[row.cause] || inWords(row.state) : "engine not read");

@@ -101,6 +101,10 @@ function choose(engine, byHand) {
   page.chosenByHand = byHand;
 }
 
+const oldVerdict = ({ headline, why }) => ({
+  level: "unknown", headline: "Not known now", why: `When stepscope last answered: ${headline}.`, advice: why,
+});
+
 function render() {
   const { snapshot } = page;
   const silence = page.answeredAt ? (performance.now() - page.answeredAt) / 1e3 : 0;
@@ -116,8 +120,8 @@ function render() {
   setText(place("freshness"), view ? `sampled ${age(view.age_seconds + silence)} ago` : "");
   showEngines(snapshot.engines, page.engine, (engine) => { choose(engine, true); poll(); });
   if (view) {
-    showVerdict(view);
-    showFigures(view);
+    showVerdict(view, page.lost === null ? view.verdict : oldVerdict(view.verdict));
+    showFigures(view, snapshot.assumed.law);
   }
   if (page.lost !== null) document.title = "no answer · stepscope";
   const to = page.serverSeconds + silence;

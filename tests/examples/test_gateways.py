@@ -1,0 +1,236 @@
+"""The example gateways as processes, between real clients, a real sidecar and a simulated engine."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from admission_helpers import ask, leasing, simulated
+from shared_data import REPOSITORY
+from stepscope import settings as table
+from stepscope.sim.server import SimServer
+from tools import require_tool
+
+EXAMPLES = REPOSITORY / "examples"
+TTL_SECONDS = 1.5
+BUDGET_TOKENS = 20_000
+PYTHON_VARIABLE = "GATEWAY_PYTHON"  # an interpreter that has examples/fastapi-gateway/requirements.txt
+
+
+def node_command() -> list[str]:
+    return [require_tool("node"), str(EXAMPLES / "node-gateway" / "gateway.mjs")]
+
+
+def fastapi_command() -> list[str]:
+    python = os.environ.get(PYTHON_VARIABLE, sys.executable)
+    probe = subprocess.run([python, "-c", "import fastapi, httpx, uvicorn"], capture_output=True, timeout=60)
+    if probe.returncode:
+        pytest.skip(
+            f"{python} lacks examples/fastapi-gateway/requirements.txt (set {PYTHON_VARIABLE} to one that has it)"
+        )
+    return [python, str(EXAMPLES / "fastapi-gateway" / "gateway.py")]
+
+
+@dataclass
+class Stand:
+    """A gateway in front of an engine with a sidecar."""
+
+    port: int
+    process: subprocess.Popen[str]
+    leases: str
+    engine: SimServer
+
+    def post(self, body: dict[str, Any]) -> tuple[int, dict[str, str], str]:
+        """One whole request through the gateway."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        try:
+            connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+            reply = connection.getresponse()
+            return reply.status, dict(reply.getheaders()), reply.read().decode()
+        finally:
+            connection.close()
+
+    def open_stream(self, max_tokens: int) -> socket.socket:
+        """A streamed request, read up to its first token and left open."""
+        body = json.dumps({"prompt": [1] * 100, "max_tokens": max_tokens, "stream": True}).encode()
+        sock = socket.create_connection(("127.0.0.1", self.port), timeout=10)
+        sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                     b"Content-Length: %d\r\n\r\n%b" % (len(body), body))  # fmt: skip
+        seen = b""
+        while b"data: " not in seen:
+            got = sock.recv(65536)
+            assert got, seen
+            seen += got
+        return sock
+
+    def leased(self) -> float:
+        """Tokens on lease now."""
+        return float(ask(f"{self.leases}/v1/budget", "GET").document["leased_tokens"])
+
+    def running(self) -> int:
+        """Requests the engine works on."""
+        engines: Any = ask(f"{self.engine.url}/sim/truth", "GET").document["engines"]
+        return int(engines[0]["running"])
+
+
+@contextmanager
+def gateway(command: list[str], engine_url: str, leases_url: str, **environ: str) -> Iterator[tuple[int, Any]]:
+    """(port, process) of a gateway, stopped at the end."""
+    process = subprocess.Popen(
+        command,
+        env={**os.environ, "ENGINE_URL": engine_url, "LEASES_URL": leases_url, "PORT": "0",
+             "LEASE_TTL_SECONDS": str(TTL_SECONDS), **environ},
+        stdout=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("gateway on "), line
+        port = int(line.split()[-1])
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                break
+            except OSError:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        yield port, process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture(params=[node_command, fastapi_command], ids=["node", "fastapi"])
+def command(request: pytest.FixtureRequest) -> list[str]:
+    """How to start each gateway."""
+    make: Callable[[], list[str]] = request.param
+    return make()
+
+
+@pytest.fixture
+def stand(command: list[str]) -> Iterator[Stand]:
+    """Engine, sidecar, gateway."""
+    budget = (table.ADMISSION_BUDGET_TOKENS, float(BUDGET_TOKENS))
+    with (
+        simulated() as engine,
+        leasing(engine.url, budget) as leases,
+        gateway(command, engine.url, leases) as (port, process),
+    ):
+        yield Stand(port, process, leases, engine)
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 8.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def test_a_request_holds_a_lease_while_it_runs_and_none_after(stand: Stand) -> None:
+    """The answer passes unchanged; the lease is prompt + most output."""
+    status, _, body = stand.post({"prompt": [1] * 50, "max_tokens": 20})
+    assert status == 200
+    assert json.loads(body)["usage"] == {"prompt_tokens": 50, "total_tokens": 70, "completion_tokens": 20}
+    assert eventually(lambda: stand.leased() == 0)
+    with stand.open_stream(400) as sock:
+        assert stand.leased() == 500
+        rest = b""
+        while b"[DONE]" not in rest:
+            rest = rest[-100:] + sock.recv(65536)
+    assert eventually(lambda: stand.leased() == 0)
+
+
+def test_a_long_answer_renews_its_lease(stand: Stand) -> None:
+    """Longer than the TTL, and still on lease."""
+    with stand.open_stream(2000):  # about 15 s
+        time.sleep(TTL_SECONDS + 0.7)
+        assert stand.leased() == 2100
+
+
+def test_a_client_that_goes_away_gives_everything_back(stand: Stand) -> None:
+    """The engine's request is cancelled and the lease released, at once and not by its TTL."""
+    with stand.open_stream(5000):
+        assert stand.running() == 1
+        assert stand.leased() == 5100
+    began = time.monotonic()
+    assert eventually(lambda: stand.leased() == 0 and stand.running() == 0, TTL_SECONDS / 2)
+    assert time.monotonic() - began < TTL_SECONDS / 2
+
+
+def test_a_client_that_goes_away_before_the_answer_gives_everything_back(stand: Stand) -> None:
+    """Nothing was sent yet: the answer is not a stream."""
+    body = json.dumps({"prompt": [1] * 100, "max_tokens": 5000}).encode()
+    with socket.create_connection(("127.0.0.1", stand.port), timeout=10) as sock:
+        sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                     b"Content-Length: %d\r\n\r\n%b" % (len(body), body))  # fmt: skip
+        assert eventually(lambda: stand.running() == 1)
+    assert eventually(lambda: stand.leased() == 0 and stand.running() == 0)
+
+
+def test_a_crashed_gateway_loses_its_leases_to_the_ttl(stand: Stand) -> None:
+    """Killed in the middle: the lease runs out, and is counted as such."""
+    with stand.open_stream(5000):
+        assert stand.leased() == 5100
+        stand.process.send_signal(signal.SIGKILL)
+        stand.process.wait(5)
+        assert stand.leased() == 5100
+        assert eventually(lambda: stand.leased() == 0, TTL_SECONDS + 1.0)
+    assert eventually(lambda: stand.running() == 0)
+
+
+def test_a_refusal_reaches_the_client_with_its_retry_after(stand: Stand) -> None:
+    """And nothing reaches the engine."""
+    with stand.open_stream(BUDGET_TOKENS - 1000):
+        status, headers, body = stand.post({"prompt": [1], "max_tokens": 5000})
+        assert status == 429
+        assert json.loads(body)["reason"] == "configured"
+        assert int(headers.get("Retry-After") or headers["retry-after"]) >= 1
+        assert stand.running() == 1
+
+
+def test_requests_pass_when_nobody_leases(command: list[str]) -> None:
+    """The sidecar is down, or has admission off: serving goes on."""
+    with simulated() as engine, leasing(engine.url, (table.ADMISSION_ENABLED, False)) as without:
+        for leases_url in ("http://127.0.0.1:9", without):
+            with gateway(command, engine.url, leases_url) as (port, process):
+                stand = Stand(port, process, leases_url, engine)
+                assert stand.post({"prompt": [1] * 5, "max_tokens": 3})[0] == 200
+
+
+def test_the_gateway_shows_its_token(command: list[str], tmp_path: Path) -> None:
+    """Without it the sidecar leases nothing (and requests pass); with it they are on lease."""
+    token = tmp_path / "token"
+    token.write_text("a-secret-of-the-gateway\n")
+    pairs = ((table.ADMISSION_BEARER_TOKEN_FILE, token), (table.ADMISSION_BUDGET_TOKENS, 100.0))
+    with simulated() as engine, leasing(engine.url, *pairs) as leases:
+        for environ, status in (({}, 200), ({"LEASE_TOKEN_FILE": str(token)}, 429)):
+            with gateway(command, engine.url, leases, **environ) as (port, process):
+                assert Stand(port, process, leases, engine).post({"prompt": [1], "max_tokens": 500})[0] == status
+
+
+def test_bad_requests_are_the_client_s_fault(stand: Stand) -> None:
+    """Not JSON: 400 from the gateway; a wrong model: the engine's own answer, and no lease left."""
+    connection = http.client.HTTPConnection("127.0.0.1", stand.port, timeout=10)
+    connection.request("POST", "/v1/completions", "{", {"Content-Type": "application/json"})
+    assert connection.getresponse().status == 400
+    connection.close()
+    status, _, body = stand.post({"model": "other", "prompt": [1], "max_tokens": 5})
+    assert (status, "does not exist" in body) == (404, True)
+    assert eventually(lambda: stand.leased() == 0)
