@@ -11,7 +11,7 @@ HELM_READY := .tools/.helm-$(shell cksum < tools/get_helm.py | cut -d ' ' -f 1)
 LINT_READY := .tools/.lint-$(shell cksum < tools/requirements-lint.lock | cut -d ' ' -f 1)
 ARGS ?=
 
-.PHONY: help setup demo test e2e mutants live bench accuracy lint type format docs check-docs rules lock chart-files chart-golden helm-tools package clean
+.PHONY: help setup demo test e2e mutants live bench accuracy lint type format docs check-docs rules dashboards screenshots lock chart-files chart-golden helm-tools package clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,6 +59,12 @@ check-docs: $(READY) ## Fail if a generated table is out of step with the code
 
 rules: $(READY) ## Write the rule files from rules/templates
 	$(BIN)/python rules/generate.py
+
+dashboards: $(READY) ## Write the Grafana dashboards from grafana/boards
+	$(BIN)/python grafana/generate.py
+
+screenshots: $(READY) ## Take the pictures of docs/images (three minutes; needs Chromium, Prometheus, npm and ../shared)
+	PYTHONPATH=grafana/screenshots:tests $(BIN)/python grafana/screenshots/shoot.py
 
 lock: ## Resolve the dependencies anew into the lock files (needs uv)
 	uv pip compile pyproject.toml --group dev --generate-hashes --universal --upgrade \

@@ -21,7 +21,7 @@ from accuracy_methods import (
     one_point,
     uncalibrated,
 )
-from accuracy_pool import left_out, table, write_table
+from accuracy_pool import TABLE, left_out, table, table_text
 from accuracy_text import DOCUMENT, FOREWORD, MISSES, MPT_TEXT, TERMS_TEXT, UNCALIBRATED_TEXT
 
 from stepscope.core.defaults import Machine, Pooled, default_prior
@@ -107,7 +107,7 @@ def worth_of_terms(everything: Sequence[Series], unseen: dict[str, tuple[float, 
     """Cross-validated error with each extra term left out."""
 
     def capped(without: str | None) -> list[float]:
-        found = by_file(everything, lambda one: crossed(one, unseen, without))
+        found = by_file(everything, lambda one: crossed(one, unseen, without, turns=1))
         return [sum(min(abs(o.error), CAP) for o in judged) / len(judged) for judged in found.values()]
 
     whole = capped(None)
@@ -144,7 +144,7 @@ def main() -> int:
     everything = load(shared)
     unseen = left_out(everything)
     defaults = table(everything, unseen)
-    write_table(defaults)
+    TABLE.write_text(table_text(defaults), encoding="utf-8")
     plain = {
         "data sheet x 0.6": by_file(everything, datasheet),
         "one-point bandwidth": by_file(everything, one_point),
@@ -158,7 +158,7 @@ def main() -> int:
     methods = {**plain, "ours, uncalibrated": ours_cold, "ours, 5 points": ours_five, "ours, cross-validated": ours}
     comparison = []
     for files, name in [((file,), title) for file, title in GROUPS.items()] + [(DENSE, "all dense"), (MOE, "all MoE")]:
-        counts = len(joined(ours, files))
+        counts = len(joined(ours_cold, files))
         comparison.append([name, str(counts), *(figures(joined(judged, files)) for judged in methods.values())])
     targets = []
     for file, name in GROUPS.items():

@@ -7,7 +7,6 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from operator import mul
-from pathlib import Path
 
 from accuracy_data import ABSENT, REPOSITORY, Series, load, shared_folder
 
@@ -137,8 +136,8 @@ TABLE: dict[tuple[str, str, str], Pooled] = {{
 '''
 
 
-def write_table(rows: dict[tuple[str, str, str], Pooled], path: Path = TABLE) -> None:
-    """Writes the table as a Python module, one line per row."""
+def table_text(rows: dict[tuple[str, str, str], Pooled]) -> str:
+    """The table as a Python module."""
     names = [field.name for field in fields(Pooled)]
     columns = textwrap.fill(", ".join(names), 118, subsequent_indent="# ", initial_indent=" " * 11).strip()
     lines = [HEADER.format(columns=columns)]
@@ -147,17 +146,20 @@ def write_table(rows: dict[tuple[str, str, str], Pooled], path: Path = TABLE) ->
         numbers = f"{prices}, {row.low:.2f}, {row.high:.2f}, {row.series}, {row.points}"
         lines.append(f'    ("{engine}", "{generation}", "{kind}"): Pooled(\n        {numbers}),\n')
     lines.append("}\n")
-    path.write_text("".join(lines), encoding="utf-8")
+    return "".join(lines)
 
 
 def main() -> int:
-    """Writes the table anew."""
+    """Writes the table anew, or with --check says whether it is what the measurements give."""
     shared = shared_folder()
     if shared is None:
         sys.stdout.write(ABSENT)
         return 0
     everything = load(shared)
-    write_table(table(everything, left_out(everything)))
+    text = table_text(table(everything, left_out(everything)))
+    if "--check" in sys.argv[1:]:
+        return int(text != TABLE.read_text(encoding="utf-8"))
+    TABLE.write_text(text, encoding="utf-8")
     return 0
 
 

@@ -17,12 +17,13 @@ the points within 6 %, share within 15 %.
 
 * *Data sheet x 0.6*: (weights + KV) / (0.6 x peak bandwidth). *One-point bandwidth*: the same with the bandwidth
   measured at the lowest load. *Batch only*, *KV only*: a constant and one slope. *Four-term least squares*: constant,
-  sequences, bytes, prompt tokens. The last three are cross-validated like ours, with the same five folds.
+  sequences, bytes, prompt tokens. The last three are cross-validated like ours, with the same folds.
 * *Ours, uncalibrated*: data sheet and pooled defaults; the series and all copies of it (the same times under another
   name, such as DeepSeek R1 and V3) are left out of the pool.
 * *Ours, 5 points*: what a calibration measures - lowest and highest batch, short and long, the most prefill-heavy
-  load - judged on the rest. *Ours, cross-validated*: five folds. Both with the prior of the pool that never saw the
-  series. `stepscope fit` uses the committed table instead, whose pool did see these series.
+  load - judged on the rest. *Ours, cross-validated*: five folds, three times with other folds (one split alone moves
+  a group's shares by a point or two). Both with the prior of the pool that never saw the series; `stepscope fit`
+  uses the committed table instead, whose pool did see these series.
 
 The terms, their form and the spread of the priors were chosen with these same measurements in view: by
 cross-validation, but the choice itself is not cross-validated. Expect somewhat more of a new engine.
@@ -33,12 +34,11 @@ MISSES = """A figure in bold misses its target. Why:
 * *Dense, SGLang* are three series of 63 points. Times of neighbouring loads differ by 5 % without a trend (16
   sequences, 1,024 tokens in, 128 / 256 / 512 out: 7.82, 7.57, 7.97 ms). One series has nine points for
   eleven prices.
-* *Dense, TensorRT-LLM*: the five points beyond 15 % are all Llama 8B on eight H100, where the sweep itself jumps (128
-  sequences, 1,024 in: 22.1 ms with 128 out, 9.8 with 256, 10.2 with 512). The other six series have none.
-* *MoE, SGLang*: eleven of the eighteen points beyond 15 % are DeepSeek fp4 on B200, listed under two names, where 4
-  sequences take 8.3, 9.1 and 12.4 ms in three scenarios, and 32 take 50 % longer than 16 in one of them: one series
-  seems to hold several recipes. A constant per scenario would fit them, and predict nothing. *MoE, TensorRT-LLM* has
-  the same series of DeepSeek under several names.
+* *Dense, TensorRT-LLM*: the points beyond 15 % are nearly all Llama 8B on eight H100, where the sweep itself jumps (128
+  sequences, 1,024 in: 22.1 ms with 128 out, 9.8 with 256, 10.2 with 512).
+* *MoE, SGLang*: most of the points beyond 15 % are DeepSeek fp4 on B200, listed under two names, where 4 sequences
+  take 8.3, 9.1 and 12.4 ms in three scenarios, and 32 take 50 % longer than 16 in one of them: one series seems to
+  hold several recipes. A constant per scenario would fit them, and predict nothing.
 * *From 5 points*, what lies between the lowest and the highest batch rests on the form of the law, and for mixtures
   of experts also on routing that is not uniform: the bytes of the expected distinct experts are an upper estimate.
 * The *decode-only sweep* has no target from 5 points. Its lowest batch is one sequence of up to 115,000 tokens, whose
@@ -70,9 +70,8 @@ TERMS_TEXT = """## What each term is worth
 
 Cross-validated, each term beyond the plain four held at 0 in turn; a separate bandwidth for the KV cache is always
 there. Context cost and the 256-token passes pay in the decode-only sweep (long contexts, up to 1,573 sequences), the
-growth of prefill on dense vLLM and SGLang, the logarithm of the batch on TensorRT-LLM and mixtures of experts, the
-prompt terms on TensorRT-LLM, FasterTransformer and SGLang. Tried and dropped: a square root of n instead of the
-logarithm (worse in six groups of eight), a knee in prompt tokens at 128 to 1,024 (each helps another engine),
-P x context, P^2, KV^0.8, KV^1.2, KV x n, passes of 128 tokens, and choosing the terms of each series by leave-one-out
-(unstable on 12 to 18 points).
+growth of prefill on dense vLLM and SGLang, the logarithm of the batch nearly everywhere, the two prompt terms a little
+and each in other groups. Tried and dropped: a square root of n instead of the logarithm (worse in six groups of
+eight), a knee in prompt tokens at 128 to 1,024 (each helps another engine), P x context, P^2, KV^0.8, KV^1.2, KV x n,
+passes of 128 tokens, and choosing the terms of each series by leave-one-out (unstable on 12 to 18 points).
 """

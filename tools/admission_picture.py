@@ -148,7 +148,13 @@ def draw(without: Run, with_: Run) -> str:
     for index, (title, run) in enumerate((("without admission", without), ("with admission", with_))):
         slowest, median = min(run.chat_speeds), statistics.median(run.chat_speeds)
         words = f"{title}: answers of the 40 chats at {median:.0f} tokens/s in the median, {slowest:.0f} the slowest"
-        panel = Panel(words, panel_top(index), END_SECONDS, top, "seconds. Blue: tokens/s in windows of 5 s. Orange: a long session is served")
+        panel = Panel(
+            words,
+            panel_top(index),
+            END_SECONDS,
+            top,
+            "seconds. Blue: tokens/s in windows of 5 s. Orange: a long session is served",
+        )
         panel.line(run.speeds, dots=False)
         panel.mark_y(OBJECTIVE, f"promised {OBJECTIVE:g} tokens/s")
         panel.mark_x(AGENTS_JOIN_SECONDS, "two sessions of 100,000 tokens join")

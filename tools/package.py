@@ -28,6 +28,7 @@ MONITORING = (
     "rules/runbooks/*.md",
     "rules/README.md",
     "grafana/*.json",
+    "grafana/*.yaml",
     "grafana/README.md",
     "LICENSE",
 )

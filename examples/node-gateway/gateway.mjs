@@ -8,7 +8,7 @@
 
 import { readFileSync } from "node:fs";
 import { createServer } from "node:http";
-import { resolve4 } from "node:dns/promises";
+import { lookup } from "node:dns/promises";
 import { Readable } from "node:stream";
 import { pipeline } from "node:stream/promises";
 
@@ -23,8 +23,8 @@ const DEFAULT_MAX_TOKENS = 16; // what OpenAI's and vLLM's completions generate 
 // A lease belongs to one engine: each target is an engine with the sidecar of the same pod.
 async function targets() {
   if (!process.env.SERVICE) return [{ engine: process.env.ENGINE_URL, leases: process.env.LEASES_URL }];
-  const addresses = await resolve4(process.env.SERVICE); // a headless Service: one address per pod
-  return addresses.sort(() => Math.random() - 0.5).map((address) => ({
+  const found = await lookup(process.env.SERVICE, { all: true, family: 4 }); // a headless Service: one address per pod
+  return found.sort(() => Math.random() - 0.5).map(({ address }) => ({
     engine: `http://${address}:${process.env.ENGINE_PORT ?? 8000}`,
     leases: `http://${address}:${process.env.LEASES_PORT ?? 10094}`,
   }));

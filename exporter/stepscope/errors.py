@@ -13,6 +13,10 @@ class FactError(StepscopeError):
     """Model or hardware facts cannot be read or do not make sense."""
 
 
+class StateError(StepscopeError):
+    """What is kept over restarts cannot be read, written or used; never a reason to end."""
+
+
 class NotMetricsError(StepscopeError):
     """The body is not a whole Prometheus text page (HTML, JSON, empty, cut inside a line)."""
 

@@ -207,6 +207,11 @@ TABLE: tuple[Metric, ...] = (
     _gauge("sequence_cost_seconds", "seconds", "Extra seconds per sequence in a step."),
     _gauge("prefill_cost_seconds_per_token", "seconds per token", "Extra seconds per prompt token mixed into a step."),
     _gauge("calibration_residual_ratio", "ratio", "Median relative error of the parameters on their own points."),
+    _gauge(
+        "baseline_residual_ratio",
+        "ratio",
+        "The same of the law learned online, also while a calibration is in use instead.",
+    ),
     _gauge("calibration_samples", "points", "Points the parameters were fitted on."),
     _gauge("bandwidth_share_of_peak_ratio", "ratio", "Effective bandwidth over the GPUs' peak: is it plausible?"),
     _gauge(

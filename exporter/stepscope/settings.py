@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 SERVE = frozenset({"serve"})
 BOTH = frozenset({"serve", "check"})
 PLANNED = BOTH | {"plan"}  # what is also needed to plan, offline or against a running engine
+MEASURED = PLANNED | {"bench"}  # what a prediction beside measured loads needs on top of the engine's facts
+ENGINE = MEASURED | {"calibrate"}  # what says where the engine is and what runs there
 
 # What a scrape may take: below the interval, and never longer than an operator would wait for a page on loopback.
 ENGINE_TIMEOUT_SHARE_OF_INTERVAL = 0.8  # the total deadline must lie below the interval
@@ -42,28 +44,29 @@ def _hold_seconds(settings: Settings) -> float:
 # One row a setting: name, kind, default, metavar, help, commands. The formatter would give each argument its own line.
 # fmt: off
 ENGINE_URL = Setting("engine.url", kinds.engine_url, "http://127.0.0.1:8000", "URL",
-    "Address of the engine; a path other than / is taken as the metrics page itself.", PLANNED)
+    "Address of the engine; a path other than / is taken as the metrics page itself.", ENGINE)
 ENGINE_TIMEOUT = Setting("engine.timeout", kinds.duration(least=0.05), 4.0, "DURATION",
-    "Total deadline of one scrape, below the sampling interval.", PLANNED, unit="seconds",
+    "Total deadline of one scrape, below the sampling interval.", ENGINE, unit="seconds",
     default_text="0.8 x --sample.interval, at most 4s", derive=_engine_timeout_seconds)
 ENGINE_CONNECT_TIMEOUT = Setting("engine.connect-timeout", kinds.duration(least=0.01, most=60), 1.0, "DURATION",
-    "How long the connection itself may take, inside the total deadline.", PLANNED, unit="seconds")
+    "How long the connection itself may take, inside the total deadline.", ENGINE, unit="seconds")
 ENGINE_BEARER_TOKEN_FILE = Setting("engine.bearer-token-file", kinds.optional(kinds.path), None, "FILE",
-    "File with a bearer token for the metrics page, read again when it changes.", PLANNED)
+    "File with a bearer token for the metrics page, read again when it changes.", ENGINE)
 ENGINE_API_KEY_FILE = Setting("engine.api-key-file", kinds.optional(kinds.path), None, "FILE",
-    "File with the engine's API key; only /v1/models needs it, to learn which model is served.", PLANNED)
+    "File with the engine's API key: for /v1/models, to learn which model is served, and for what calibrate and bench "
+    "send.", ENGINE)
 ENGINE_CA_FILE = Setting("engine.ca-file", kinds.optional(kinds.path), None, "FILE",
-    "PEM file of the authorities that may sign the engine's certificate.", PLANNED)
+    "PEM file of the authorities that may sign the engine's certificate.", ENGINE)
 ENGINE_CLIENT_CERT_FILE = Setting("engine.client-cert-file", kinds.optional(kinds.path), None, "FILE",
-    "PEM certificate to show to the engine; needs --engine.client-key-file.", PLANNED)
+    "PEM certificate to show to the engine; needs --engine.client-key-file.", ENGINE)
 ENGINE_CLIENT_KEY_FILE = Setting("engine.client-key-file", kinds.optional(kinds.path), None, "FILE",
-    "PEM key of --engine.client-cert-file.", PLANNED)
+    "PEM key of --engine.client-cert-file.", ENGINE)
 ENGINE_INSECURE_SKIP_VERIFY = Setting("engine.insecure-skip-verify", kinds.boolean, False, "BOOL",
-    "Accept any certificate from the engine.", PLANNED, is_switch=True)
+    "Accept any certificate from the engine.", ENGINE, is_switch=True)
 ENGINE_FILTER = Setting("engine.filter", kinds.one_of("auto", "off"), "auto", "auto|off",
     "Whether to ask the engine for the wanted series only, where it can (/metrics/?name[]=...).", PLANNED)
 ENGINE_MAX_PAGE_BYTES = Setting("engine.max-page-bytes", kinds.whole_number(least=1024), 32 * 2**20, "BYTES",
-    "Largest metrics page that is read; a larger one counts as a failed scrape.", PLANNED, unit="bytes")
+    "Largest metrics page that is read; a larger one counts as a failed scrape.", ENGINE, unit="bytes")
 
 SAMPLE_INTERVAL = Setting("sample.interval", kinds.duration(least=0.2, most=300), 5.0, "DURATION",
     "Time between two samples of the engine's page.", PLANNED, unit="seconds")
@@ -77,38 +80,39 @@ SAMPLE_HOLD = Setting("sample.hold", kinds.duration(most=3600), HOLD_SECONDS, "D
     default_text="90s, or two intervals where that is longer", derive=_hold_seconds)
 
 MODEL_ID = Setting("model.id", kinds.optional(kinds.text), None, "ORG/NAME",
-    "Model, looked up in the Hugging Face caches, then in the shipped table.", PLANNED,
+    "Model, looked up in the Hugging Face caches, then in the shipped table.", ENGINE,
     default_text="what the engine's /v1/models says")
 MODEL_CONFIG = Setting("model.config", kinds.optional(kinds.path), None, "PATH",
-    "The model's config.json, or the directory that holds it; instead of --model.id.", PLANNED)
+    "The model's config.json, or the directory that holds it; instead of --model.id.", ENGINE)
 MODEL_HF_CACHE: Setting[tuple[Path, ...]] = Setting("model.hf-cache", kinds.paths, (), "DIR",
-    "Hugging Face cache to look in; may be repeated or hold several, separated by colons.", PLANNED, repeatable=True,
+    "Hugging Face cache to look in; may be repeated or hold several, separated by colons.", ENGINE, repeatable=True,
     default_text="HF_HUB_CACHE, HF_HOME, else ~/.cache/huggingface/hub")
 MODEL_WEIGHT_BYTES = Setting("model.weight-bytes", kinds.optional(kinds.number(above=0)), None, "BYTES",
-    "Bytes of weights that a decode step reads, all GPUs together.", PLANNED, unit="bytes")
+    "Bytes of weights that a decode step reads, all GPUs together.", ENGINE, unit="bytes")
 MODEL_KV_BYTES_PER_TOKEN = Setting("model.kv-bytes-per-token", kinds.optional(kinds.number(above=0)), None, "BYTES",
-    "Bytes of KV per context token, all GPUs together.", PLANNED, unit="bytes")
+    "Bytes of KV per context token, all GPUs together.", ENGINE, unit="bytes")
 MODEL_ACTIVE_PARAMS = Setting("model.active-params", kinds.optional(kinds.number(above=0)), None, "COUNT",
-    "Parameters that work on one token, for the compute term.", PLANNED)
+    "Parameters that work on one token, for the compute term.", ENGINE)
 MODEL_KV_CACHE_DTYPE = Setting("model.kv-cache-dtype", kinds.optional(kinds.text), None, "DTYPE",
-    "Element type of the KV cache, as in vLLM's --kv-cache-dtype.", PLANNED, default_text="what the engine's page says")
+    "Element type of the KV cache, as in vLLM's --kv-cache-dtype.", ENGINE, default_text="what the engine's page says")
 
 KV_CAPACITY_TOKENS = Setting("kv.capacity-tokens", kinds.optional(kinds.number(above=0)), None, "TOKENS",
-    "KV capacity of one engine; wins over what the engine's page says.", PLANNED, unit="tokens")
+    "KV capacity of one engine; wins over what the engine's page says.", ENGINE, unit="tokens")
 KV_POOL_BYTES = Setting("kv.pool-bytes", kinds.optional(kinds.number(above=0)), None, "BYTES",
-    "Bytes of one engine's KV pool, for hybrid models, whose bytes are not proportional to tokens.", BOTH, unit="bytes")
+    "Bytes of one engine's KV pool, for hybrid models, whose bytes are not proportional to tokens.",
+    BOTH | {"bench", "calibrate"}, unit="bytes")
 
 HARDWARE_GPU = Setting("hardware.gpu", kinds.optional(kinds.text), None, "NAME",
-    "GPU, for example H100-SXM; gives the numbers below from the shipped table.", PLANNED)
+    "GPU, for example H100-SXM; gives the numbers below from the shipped table.", ENGINE)
 HARDWARE_COUNT = Setting("hardware.count", kinds.whole_number(least=1), 1, "COUNT",
-    "GPUs that one engine uses (tensor parallel x pipeline parallel).", PLANNED)
+    "GPUs that one engine uses (tensor parallel x pipeline parallel).", ENGINE)
 HARDWARE_PEAK_BANDWIDTH = Setting("hardware.peak-bandwidth-bytes-per-second",
     kinds.optional(kinds.number(above=0)), None, "NUMBER",
-    "Memory bandwidth of one GPU by its data sheet.", PLANNED, unit="bytes per second")
+    "Memory bandwidth of one GPU by its data sheet.", ENGINE, unit="bytes per second")
 HARDWARE_PEAK_FLOPS = Setting("hardware.peak-flops", kinds.optional(kinds.number(above=0)), None, "NUMBER",
-    "Dense 16-bit FLOP/s of one GPU by its data sheet.", PLANNED, unit="FLOP per second")
+    "Dense 16-bit FLOP/s of one GPU by its data sheet.", ENGINE, unit="FLOP per second")
 HARDWARE_MEMORY_BYTES = Setting("hardware.memory-bytes", kinds.optional(kinds.number(above=0)), None, "BYTES",
-    "Memory of one GPU.", PLANNED, unit="bytes")
+    "Memory of one GPU.", ENGINE, unit="bytes")
 
 OBJECTIVE_TOKENS_PER_SECOND = Setting("objective.tokens-per-second",
     kinds.optional(kinds.number(above=0)), None, "NUMBER",
@@ -119,20 +123,20 @@ OBJECTIVE_TTFT_SECONDS = Setting("objective.ttft-seconds", kinds.optional(kinds.
     "Time to first token promised to each user.", PLANNED, unit="seconds")
 
 CALIBRATION_FILE = Setting("calibration.file", kinds.optional(kinds.path), None, "FILE",
-    "Calibration made by stepscope calibrate; instead of the numbers below.", PLANNED)
+    "Calibration made by stepscope calibrate; instead of the numbers below.", MEASURED)
 CALIBRATION_EFFECTIVE_BANDWIDTH = Setting("calibration.effective-bandwidth-bytes-per-second",
     kinds.optional(kinds.number(above=0)), None, "NUMBER",
-    "Rate at which a step's reads proceed, all GPUs together; the numbers below are 0 where not given.", PLANNED,
+    "Rate at which a step's reads proceed, all GPUs together; the numbers below are 0 where not given.", MEASURED,
     unit="bytes per second")
 CALIBRATION_STEP_OVERHEAD = Setting("calibration.step-overhead-seconds",
     kinds.optional(kinds.number(least=0)), None, "SECONDS",
-    "Part of a step that depends on neither bytes nor sequences.", PLANNED, unit="seconds")
+    "Part of a step that depends on neither bytes nor sequences.", MEASURED, unit="seconds")
 CALIBRATION_SEQUENCE_COST = Setting("calibration.sequence-cost-seconds",
     kinds.optional(kinds.number(least=0)), None, "SECONDS",
-    "Extra time per sequence in the step.", PLANNED, unit="seconds")
+    "Extra time per sequence in the step.", MEASURED, unit="seconds")
 CALIBRATION_PREFILL_COST = Setting("calibration.prefill-cost-seconds-per-token",
     kinds.optional(kinds.number(least=0)), None, "SECONDS",
-    "Extra time per prompt token computed in the step.", PLANNED, unit="seconds per token")
+    "Extra time per prompt token computed in the step.", MEASURED, unit="seconds per token")
 
 WEB_LISTEN_ADDRESS = Setting("web.listen-address", kinds.listen_address, ":10094", "ADDRESS",
     "Where stepscope's own pages are served.", SERVE)
@@ -167,13 +171,16 @@ ADMISSION_MAX_REQUESTS_PER_SECOND = Setting("admission.max-requests-per-second",
 ADMISSION_WHEN_UNKNOWN = Setting("admission.when-unknown", kinds.one_of("admit", "refuse"), "admit", "admit|refuse",
     "What to do while no budget is known: engine down or starting, no promise, no model.", SERVE)
 
+STATE_FILE = Setting("state.file", kinds.optional(kinds.path), None, "FILE",
+    "Where the step law that is learned online is kept over restarts (docs/learning.md).", SERVE)
+
 LOG_LEVEL = Setting("log.level", kinds.one_of("debug", "info", "warning", "error"), "info",
     "debug|info|warning|error", "Least severe lines that are logged.", BOTH)
 LOG_FORMAT = Setting("log.format", kinds.one_of("text", "json"), "text", "text|json",
     "How lines are logged.", BOTH)
 
 CONFIG_FILE = Setting("config.file", kinds.optional(kinds.path), None, "FILE",
-    "YAML file with any of these settings, nested or with dots.", PLANNED, in_file=False)
+    "YAML file with any of these settings, nested or with dots.", ENGINE, in_file=False)
 CONFIG_ON_ERROR = Setting("config.on-error", kinds.one_of("exit", "degrade"), "exit", "exit|degrade",
     "What a wrong setting does: end with status 2, or serve with what is right and config_ok 0.", SERVE, in_file=False)
 CONFIG_CHECK = Setting("config.check", kinds.boolean, False, "BOOL",

@@ -265,7 +265,7 @@ def test_a_model_that_does_not_fit_is_told_so(plan: Any) -> None:
 
 def test_beside_a_running_engine_the_plan_starts_from_what_it_does(plan: Any) -> None:
     """Capacity is the engine's; a step that is slower than the law slows the plan; what differs is named."""
-    config = small(num_gpu_blocks=5000)
+    config = small(num_gpu_blocks=10_000)
     with_load = SimServer(config, scenario=SCENARIOS["steady"])
     with_load.start()
     try:
@@ -277,8 +277,8 @@ def test_beside_a_running_engine_the_plan_starts_from_what_it_does(plan: Any) ->
         )  # fmt: skip
     finally:
         with_load.stop()
-    assert found["engine"]["capacity_tokens"] == 5000 * 16
-    assert found["limits"]["memory"]["tokens"] == 5000 * 16
+    assert found["engine"]["capacity_tokens"] == 160_000
+    assert found["limits"]["memory"]["tokens"] == 160_000
     assert found["engine"]["step_ratio"] == pytest.approx(1.5, rel=0.1)
     assert found["law"]["source"] == "engine"
     assert found["law"]["effective_bandwidth_bytes_per_second"] == pytest.approx(2.01e12 / 1.5, rel=0.1)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
 
-from shared_data import shared_path
+from shared_data import REPOSITORY, shared_path
 from stepscope.core.defaults import (
     ANY,
     COEFFICIENTS,
@@ -116,3 +119,12 @@ def test_public_sweeps_are_predicted_without_calibration(file: str) -> None:
     found = score(errors)
     assert found.median_abs_error <= 0.06
     assert found.share_within_15pct >= 0.85
+
+
+@pytest.mark.slow
+def test_the_committed_table_is_what_the_measurements_give() -> None:
+    """Fitted anew from the public sweeps: not a digit differs."""
+    shared = shared_path("data", "measured").parent.parent
+    command = [sys.executable, str(REPOSITORY / "benchmarks" / "accuracy_pool.py"), "--check"]
+    checked = subprocess.run(command, env=os.environ | {"STEPSCOPE_SHARED": str(shared)}, timeout=110, check=False)
+    assert checked.returncode == 0

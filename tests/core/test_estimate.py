@@ -87,7 +87,7 @@ def observed_pair(engine: FakeEngine) -> Pair:
 def test_a_pair_s_load_is_its_batch_and_prefill_with_the_later_tokens() -> None:
     """Prompt tokens are per step; drafted positions come along."""
     engine = FakeEngine()
-    load = load_of_pair(observed_pair(engine), kv_state(engine.sample(), Facts()), 1)
+    load = load_of_pair(observed_pair(engine), kv_state(engine.sample(), Facts()), Facts())
     assert load is not None
     assert load.tokens_in_flight == pytest.approx(0.2 * CAPACITY_TOKENS)
     assert (load.sequences, load.prefill_tokens_per_step, load.positions_per_sequence) == (8.0, 5.0, 4.0)
@@ -99,7 +99,7 @@ def test_the_engine_s_count_of_read_bytes_is_used_when_it_moves() -> None:
     engine = FakeEngine()
     pair = observed_pair(engine)
     moved = replace(pair, last=replace(pair.last, read_bytes=3e11))
-    load = load_of_pair(moved, kv_state(engine.sample(), Facts()), 2)
+    load = load_of_pair(moved, kv_state(engine.sample(), Facts()), Facts(gpu_count=2))
     assert load is not None
     assert load.read_bytes == pytest.approx(2 * 3e9)
 
@@ -108,5 +108,5 @@ def test_a_pair_without_a_batch_has_no_load() -> None:
     """Nothing decoded, or nobody can say how many."""
     engine = FakeEngine()
     pair = replace(observed_pair(engine), sequences=None)
-    assert load_of_pair(pair, kv_state(engine.sample(), Facts()), 1) is None
-    assert load_of_pair(observed_pair(engine), kv_state(BASE, Facts()), 1) is None
+    assert load_of_pair(pair, kv_state(engine.sample(), Facts()), Facts()) is None
+    assert load_of_pair(observed_pair(engine), kv_state(BASE, Facts()), Facts()) is None

@@ -211,12 +211,12 @@ def test_figures_that_cannot_be_are_refused_by_name(name: str, value: float) -> 
         check(replace(load(4, 1024, 128), **{name: value}))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(BATCHES), st.integers(16, 30000), st.integers(1, 4000), st.floats(1e-4, 10)),
         min_size=1,
-        max_size=25,
+        max_size=14,
     )
 )
 def test_no_points_whatever_break_the_fit(loads: list[tuple[int, int, int, float]]) -> None:

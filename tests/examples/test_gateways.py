@@ -225,6 +225,18 @@ def test_the_gateway_shows_its_token(command: list[str], tmp_path: Path) -> None
                 assert Stand(port, process, leases, engine).post({"prompt": [1], "max_tokens": 500})[0] == status
 
 
+def test_the_pods_behind_a_service_are_addressed_themselves(command: list[str]) -> None:
+    """Engine and sidecar at the same address: the lease is on the engine that gets the request."""
+    with simulated() as engine, leasing(engine.url) as leases:
+        ports = {"ENGINE_PORT": engine.url.rpartition(":")[2], "LEASES_PORT": leases.rpartition(":")[2]}
+        nowhere = "http://127.0.0.1:9"
+        with gateway(command, nowhere, nowhere, SERVICE="localhost", **ports) as (port, process):
+            stand = Stand(port, process, leases, engine)
+            with stand.open_stream(500):
+                assert stand.leased() == 600
+                assert stand.running() == 1
+
+
 def test_bad_requests_are_the_client_s_fault(stand: Stand) -> None:
     """Not JSON: 400 from the gateway; a wrong model: the engine's own answer, and no lease left."""
     connection = http.client.HTTPConnection("127.0.0.1", stand.port, timeout=10)

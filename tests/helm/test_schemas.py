@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import re
+import subprocess
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +15,9 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # s
 from kubernetes_validate import utils as kubernetes  # type: ignore[import-untyped]  # ships no types
 from referencing import Registry, Resource
 
-from helm_charts import CI_VALUES, GOLDEN, rendered
+from helm_charts import CI_VALUES, GOLDEN, rendered, rendered_text
 from shared_data import shared_path
+from tools import require_tool
 
 # From native sidecars on by default (1.29) to the newest that the schemas know.
 VERSIONS = sorted(
@@ -149,3 +152,16 @@ def test_the_check_of_operator_objects_finds_what_it_should() -> None:
     assert validator.is_valid(monitor)
     assert not validator.is_valid(wrong_interval)
     assert not validator.is_valid(wrong_key)
+
+
+@pytest.mark.parametrize("name", CI_VALUES)
+def test_kubectl_reads_every_rendered_object(name: str, tmp_path: Path) -> None:
+    """Without a cluster it can still parse them and change a label; each object must come out once."""
+    path = tmp_path / "rendered.yaml"
+    path.write_text(rendered_text(name), "utf-8")
+    kubectl = [require_tool("kubectl"), "label", "--local", "--kubeconfig=/dev/null", "--filename", str(path)]
+    result = subprocess.run(
+        [*kubectl, "tried=yes", "--output=name"], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert len(set(result.stdout.split())) == len(rendered(name))

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-import socket
-import time
 from base64 import b64encode
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from playwright.sync_api import Browser
 
-from browser import Watched, chromium, watched
-from stage import Stage, ask
+from browser import watched
+from page_helpers import CHATS, STEADY, eventually, field, ready, snapshot, until, verdict_shown
+from stage import Stage
 from stepscope import settings as table
 from stepscope.runtime.live import MAX_PAGE_BYTES, live_page
 from stepscope.sim.scenario import Group, Phase, Scenario
@@ -22,22 +19,21 @@ from stepscope.sim.server import SimServer
 
 pytestmark = pytest.mark.slow
 
-CHATS = Group("chat", count=40, prompt_tokens=1000, output_tokens=2000, aged=True)
-STEADY = Scenario((Phase("40 chats", 600.0, (CHATS,)),))
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """One browser for all tests; each has its own context."""
-    with chromium() as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """The world of this module."""
-    with Stage(tmp_path_factory.mktemp("stage")) as started:
-        yield started
+AGENTS = Group("agent", count=2, prompt_tokens=100_000, output_tokens=8_000, aged=True)  # aged: their prompts are done
+BURSTS = Group("burst", count=6, prompt_tokens=8_000, output_tokens=8, think_seconds=1.5)
+STORY = Scenario(
+    (
+        Phase("40 chats", 10.0, (CHATS,)),
+        Phase("two agents", 10.0, (CHATS, AGENTS)),
+        Phase("prompt bursts", 600.0, (CHATS, BURSTS)),
+    )
+)
+# (is it slow, why, what to do, the cause in the strip), phase by phase
+ANSWERS = (
+    ("Fast enough", "As fast as the load allows", "more context tokens fit", "as fast as the load allows"),
+    ("Slow", "hold more context than usual", "tokens are too many", "long context"),
+    ("Slow", "Prompt chunks share the steps", "--max-num-batched-tokens", "prompt chunks"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -53,37 +49,6 @@ def url(stage: Stage, engine: SimServer) -> str:
     root = f"http://127.0.0.1:{sidecar.web.port}/"
     eventually(lambda: any(view["state"] == "measuring" for view in snapshot(root)["engines"]), 30.0)
     return root
-
-
-def snapshot(root: str) -> dict[str, Any]:
-    """What the page is made from."""
-    document: dict[str, Any] = ask(root + "api/v1/snapshot").json()
-    return document
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 15.0) -> None:
-    """Wait for it, or fail."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.1)
-
-
-def until(found: Watched, condition: str, seconds: float = 15.0) -> None:
-    """Wait for an expression of the page; Playwright's own waiting needs the eval that the policy forbids."""
-    eventually(lambda: bool(found.page.evaluate(condition)), seconds)
-
-
-def field(found: Watched, name: str) -> str:
-    """The text of one figure."""
-    return found.page.locator(f'[data-field="{name}"]').inner_text()
-
-
-def ready(found: Watched, root: str) -> None:
-    """Open the page and wait until it shows a verdict and its charts."""
-    found.page.goto(root)
-    until(found, "document.querySelectorAll('#charts path').length > 5")
-    until(found, "document.querySelector('#verdict').className !== 'unknown'")
 
 
 def test_the_page_is_one_small_document_whose_policy_allows_only_itself() -> None:
@@ -186,41 +151,24 @@ def test_keyboard_and_screen_reader_can_use_it(browser: Browser, url: str) -> No
         assert "Fast enough" in page.locator("#announce").inner_text()
 
 
-def test_it_says_that_the_engine_is_away_and_recovers(browser: Browser, stage: Stage) -> None:
-    """A restarted engine: the old values are marked, then judged anew, without a reload of the page."""
-    engine = stage.engine(STEADY)
-    sidecar = stage.sidecar(engine.url, "restarting")
-    root = f"http://127.0.0.1:{sidecar.web.port}/"
+def test_one_screen_answers_slow_against_what_why_and_what_to_do(browser: Browser, stage: Stage) -> None:
+    """Through the story of the demo, told faster: chats, two long sessions, prompt bursts."""
+    sidecar = stage.sidecar(stage.engine(STORY).url, "story")
     with watched(browser) as found:
-        ready(found, root)
-        engine.set_faults(restart=4)
-        notice = found.page.locator("#notices")
-        notice.get_by_text("The engine is not answering").wait_for()
-        assert "old" in (found.page.locator("body").get_attribute("class") or "")
-        until(found, "document.querySelector('#notices').textContent === ''", 20.0)
-        until(found, "document.querySelector('#verdict').className === 'good'", 30.0)
+        ready(found, f"http://127.0.0.1:{sidecar.web.port}/")
+        for word, why, advice, cause in ANSWERS:
+            # All of one sample: the next may stand there a second later.
+            eventually(lambda: all(part in verdict_shown(found) for part in (word, why, advice)), 40.0)  # noqa: B023
+            figures = r": \d+\.\d ms per token, \d+ tokens/s for each user; 50 promised"
+            assert re.search(figures, found.page.locator("#headline").inner_text())
+            until(
+                found, f"document.querySelector('[data-chart=cause]').closest('figure').innerText.includes({cause!r})"
+            )
+        for part in ("#headline", "#why", "#advice", "#figures", '[data-chart="itl"]', '[data-chart="tokens"]'):
+            box = found.page.locator(part).bounding_box()
+            assert box is not None
+            assert box["y"] + box["height"] <= 900, f"{part} is below the fold"
         assert found.complaints == []
-
-
-def test_it_survives_the_sidecar_itself_going_and_coming_back(
-    browser: Browser, stage: Stage, engine: SimServer
-) -> None:
-    """A broken port-forward is said in words, old values stay, and the page goes on by itself afterwards."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        listen = f"127.0.0.1:{free.getsockname()[1]}"
-    sidecar = stage.sidecar(engine.url, "coming-back", listen=listen)
-    with watched(browser) as found:
-        ready(found, f"http://{listen}/")
-        sidecar.stop()
-        found.page.locator("#notices").get_by_text("stepscope does not answer: no answer.").wait_for(timeout=20_000)
-        assert field(found, "itl_mean_seconds").endswith(" ms")
-        assert found.page.title() == "no answer · stepscope"
-        stage.sidecar(engine.url, "came-back", listen=listen)
-        until(found, "document.querySelector('#notices').textContent === ''", 25.0)
-        until(found, "document.title.startsWith('Fast enough')", 25.0)
-        # The browser itself notes each refused connection; nothing else may be there.
-        assert [line for line in found.complaints if "ERR_" not in line] == []
 
 
 def test_what_is_missing_is_named_with_the_flag_that_supplies_it(browser: Browser, stage: Stage) -> None:
@@ -236,16 +184,6 @@ def test_what_is_missing_is_named_with_the_flag_that_supplies_it(browser: Browse
         assert "--hardware.gpu" in missing
         assert "--objective.tokens-per-second" in missing
         assert field(found, "predicted_itl_seconds") == "–"  # noqa: RUF001  # the page's dash for the unknown
-        assert found.complaints == []
-
-
-def test_an_engine_that_never_came_up_is_no_error_of_the_page(browser: Browser, stage: Stage) -> None:
-    """The first minutes of a pod: the model still loads."""
-    sidecar = stage.sidecar("http://127.0.0.1:9", "loading")
-    with watched(browser) as found:
-        found.page.goto(f"http://127.0.0.1:{sidecar.web.port}/")
-        found.page.locator("#notices").get_by_text("The engine has not come up yet").wait_for()
-        assert found.page.locator("#headline").inner_text() == "Waiting for the first sample"
         assert found.complaints == []
 
 

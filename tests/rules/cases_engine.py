@@ -83,6 +83,11 @@ CASES: dict[str, tuple[Case, ...]] = {
             {29.5: (), 30.5: (_STARTING,)},
         ),
         Case(
+            "A pod deleted while it loads is forgotten",
+            [Sidecar.of((20, STARTING), (0.25, _at(STARTING, "failed")))],
+            silence(1, 90),
+        ),
+        Case(
             "A page without engine series is left to StepscopeNoEngineMetrics",
             [Sidecar.of((35, replace(STARTING, engine="no_metrics", sidecar_knows_engine=False)))],
             {4.0: (), 12.0: (_NO_METRICS,), 34.0: (_NO_METRICS,)},

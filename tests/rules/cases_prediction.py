@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from rules.promtool import Case, Firing, silence
 from rules.sidecar import DOWN, GOOD, IDLE, STALE_GAUGES, WARMING, Moment, Sidecar
-from rules.situations import PREFILLING, SLOW
+from rules.situations import FAST, PREFILLING, SLOW
 
 _DRIFT = Firing("StepscopePredictionDrift")
 _TOO_SLOW = Firing("StepscopePredictionTooSlow")
 _BASELINE = Firing("StepscopeBaselineSuspect")
+_MEMORY = Firing("StepscopeMemoryBudget")
 _SHEET_SLOW = replace(SLOW, source="datasheet")
-_FAST = replace(GOOD, itl_mean_seconds=0.0105, measured_step_seconds=0.0103)  # 25 % under predicted
 _UNJUDGED_SLOW = {
     "idle": replace(IDLE, itl_mean_seconds=0.05),
     "stale": replace(STALE_GAUGES, itl_mean_seconds=0.05),
@@ -23,9 +23,12 @@ _UNJUDGED_SLOW = {
 }
 
 
-def _fleet(*shares: float, gpus: Sequence[str] = ()) -> list[Sidecar]:
-    """Engines of one model, by their share of peak bandwidth."""
-    moments = [replace(GOOD, bandwidth_share_ratio=share) for share in shares]
+def _fleet(*shares: float, gpus: Sequence[str] = (), sheet: Sequence[int] = ()) -> list[Sidecar]:
+    """Engines of one model, by their share of peak bandwidth; those numbered in `sheet` were never calibrated."""
+    moments = [
+        replace(GOOD, bandwidth_share_ratio=share, source="datasheet" if at in sheet else "file")
+        for at, share in enumerate(shares)
+    ]
     if gpus:
         moments = [replace(moment, gpu=gpu) for moment, gpu in zip(moments, gpus, strict=True)]
     return [Sidecar.of((26, moment), instance=f"10.0.0.{at}:10094") for at, moment in enumerate(moments, 1)]
@@ -64,6 +67,20 @@ CASES: dict[str, tuple[Case, ...]] = {
             "A minute of measuring in five is too little",
             [Sidecar.of(*(((1, SLOW), (4, IDLE)) * 4))],
             silence(1, 20),
+        ),
+        Case(
+            "A preempting engine has no drift: what little of it was compared proves nothing",
+            [
+                Sidecar.of(
+                    (10, GOOD), *(((4.5, replace(SLOW, cause="preemption", compared_per_second=10.0)), (0.5, SLOW)) * 2)
+                )
+            ],
+            {11.0: (), 15.0: (_MEMORY,), 17.0: (_MEMORY,), 19.0: (_MEMORY,)},
+        ),
+        Case(
+            "A request a minute, in which one stall weighs all, is too little",
+            [Sidecar.of((15, replace(SLOW, compared_per_second=1.0)))],
+            silence(1, 15),
         ),
         Case(
             "A failed scrape delays nothing",
@@ -108,33 +125,43 @@ CASES: dict[str, tuple[Case, ...]] = {
     "StepscopePredictionTooSlow": (
         Case(
             "It fires after a quarter of an hour faster than predicted, keeps firing, and resolves",
-            [Sidecar.of((5, GOOD), (17, _FAST), (20, GOOD))],
+            [Sidecar.of((5, GOOD), (17, FAST), (20, GOOD))],
             {12.0: (), 17.5: (), 19.75: (_TOO_SLOW,), 25.0: (_TOO_SLOW,), 31.0: (_TOO_SLOW,), 41.0: ()},
         ),
         Case(
             "A failed scrape delays nothing",
-            [Sidecar.of((5, GOOD), (6, _FAST), (0.25, _with(_FAST, "failed")), (10, _FAST))],
+            [Sidecar.of((5, GOOD), (6, FAST), (0.25, _with(FAST, "failed")), (10, FAST))],
             {17.5: (), 19.75: (_TOO_SLOW,)},
         ),
         Case(
             "Ten per cent fast is close enough",
-            [Sidecar.of((20, replace(_FAST, itl_mean_seconds=0.0126)))],
+            [Sidecar.of((20, replace(FAST, itl_mean_seconds=0.0126)))],
             silence(1, 20),
         ),
         Case(
             "Inside the spread of data-sheet parameters nothing is proven",
-            [Sidecar.of((20, replace(_FAST, source="datasheet", bound_low_seconds=0.0090)))],
+            [Sidecar.of((20, replace(FAST, source="datasheet", bound_low_seconds=0.0090)))],
             silence(1, 20),
         ),
         Case(
             "Below the spread of data-sheet parameters it fires",
-            [Sidecar.of((20, replace(_FAST, source="datasheet")))],
+            [Sidecar.of((20, replace(FAST, source="datasheet")))],
             {9.0: (), 13.0: (_TOO_SLOW,)},
         ),
         Case(
             "An engine measured for a minute in five is left alone",
-            [Sidecar.of(*(((1, _FAST), (4, IDLE)) * 5))],
+            [Sidecar.of(*(((1, FAST), (4, IDLE)) * 5))],
             silence(1, 25),
+        ),
+        Case(
+            "A preempting engine is left alone",
+            [Sidecar.of((20, replace(FAST, cause="preemption")))],
+            {10.0: (_MEMORY,), 19.0: (_MEMORY,)},
+        ),
+        Case(
+            "A request a minute is too little",
+            [Sidecar.of((20, replace(FAST, compared_per_second=1.0)))],
+            silence(1, 20),
         ),
     ),
     "StepscopeBaselineSuspect": (
@@ -145,6 +172,17 @@ CASES: dict[str, tuple[Case, ...]] = {
         ),
         Case("Engines within a few per cent of each other are left alone", _fleet(0.6, 0.55, 0.62), {20.0: ()}),
         Case("Two engines have no median", _fleet(0.7, 0.3), {20.0: ()}),
+        Case(
+            "Data-sheet parameters are no calibration, to be suspected for their share alone or beside a fleet",
+            _fleet(0.85, 0.84, 0.86, 0.6, 0.12, sheet=(3, 4)),
+            {20.0: ()},
+        ),
+        Case(
+            "Data-sheet parameters have no part in the median",
+            _fleet(0.39, 0.42, 0.44, 0.6, 0.6, 0.6, sheet=(3, 4, 5)),
+            {20.0: ()},
+        ),
+        Case("Data-sheet parameters make no fleet", _fleet(0.6, 0.35, 0.6, sheet=(2,)), {20.0: ()}),
         Case(
             "Engines on another GPU are another fleet",
             _fleet(0.6, 0.62, 0.61, 0.4, gpus=("H100-SXM", "H100-SXM", "H100-SXM", "B200-SXM")),

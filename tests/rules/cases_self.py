@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from rules.promtool import Case, Firing, silence
 from rules.sidecar import GOOD, IDLE, STARTING, Series, Sidecar
-from rules.situations import OVER
+from rules.situations import OVER, UNREACHABLE
 
 _NO_METRICS = Firing("StepscopeNoEngineMetrics", engine=None)
 _CANNOT = Firing("StepscopeCannotPredict")
@@ -16,7 +16,6 @@ _DEGRADED = Firing("StepscopeConfigDegraded", engine=None)
 _EMPTY_PAGE = replace(STARTING, engine="no_metrics", sidecar_knows_engine=False)
 _NO_CAPACITY = replace(GOOD, state="no_capacity", cause=None, predicted_step_seconds=None, speed_budget_tokens=None)
 _MISMATCH = replace(GOOD, mismatch=1.0)
-_IDLE_OVER = replace(IDLE, over_share=1.0)
 _BAD_CONFIG = replace(GOOD, config_ok=0.0)
 
 
@@ -98,12 +97,12 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case(
             "It fires on an engine with a foreign calibration from birth, and resolves",
             [Sidecar.of((15, _MISMATCH), (5, GOOD))],
-            {4.5: (), 5.5: (_STALE,), 14.5: (_STALE,), 15.5: ()},
+            {9.5: (), 10.5: (_STALE,), 14.5: (_STALE,), 15.5: ()},
         ),
         Case(
             "A failed scrape does not reset it",
-            [Sidecar.of((3, _MISMATCH), (0.25, replace(_MISMATCH, scrape="failed")), (5, _MISMATCH))],
-            {4.5: (), 5.5: (_STALE,)},
+            [Sidecar.of((3, _MISMATCH), (0.25, replace(_MISMATCH, scrape="failed")), (9, _MISMATCH))],
+            {9.5: (), 10.5: (_STALE,)},
         ),
         Case(
             "A matching calibration is left alone, even while the engine idles",
@@ -114,13 +113,23 @@ CASES: dict[str, tuple[Case, ...]] = {
     "StepscopeObjectiveUnreachable": (
         Case(
             "It fires on an idle engine that is over budget all the same, and resolves with another promise",
-            [Sidecar.of((5, IDLE), (16, _IDLE_OVER), (5, IDLE))],
-            {10.0: (), 18.5: (), 19.75: (_UNREACHABLE,), 20.5: (_UNREACHABLE,), 24.0: ()},
+            [Sidecar.of((21, UNREACHABLE), (5, replace(IDLE, target_step_seconds=0.030)))],
+            {10.0: (), 12.75: (), 14.25: (_UNREACHABLE,), 20.5: (_UNREACHABLE,), 22.0: ()},
         ),
         Case(
-            "It fires on a busy engine that says so",
-            [Sidecar.of((20, replace(OVER, cause="objective_unreachable")))],
-            {9.5: (), 13.0: (), 14.5: (_UNREACHABLE,)},
+            "It fires on a busy engine, whatever else slows it",
+            [Sidecar.of((20, replace(OVER, cause="prefill", floor_seconds=0.0200)))],
+            {9.5: (), 12.75: (), 14.5: (_UNREACHABLE,)},
+        ),
+        Case(
+            "Without tokens drafted the target is that of one token a step; it is judged by the best step of the hour",
+            [
+                Sidecar.of(
+                    (10, replace(GOOD, floor_seconds=0.0200, target_step_seconds=0.036)),
+                    (40, replace(IDLE, floor_seconds=0.0200)),
+                )
+            ],
+            silence(1, 50),
         ),
         Case(
             "An engine over budget by its load is left to StepscopeOverBudget",
@@ -134,9 +143,9 @@ CASES: dict[str, tuple[Case, ...]] = {
                 Sidecar.of(
                     *(
                         (
-                            (0.25, replace(_IDLE_OVER, is_new_sidecar=True)),
-                            (1, replace(_IDLE_OVER, state="warming_up", over_share=0.0)),
-                            (1, _IDLE_OVER),
+                            (0.25, replace(UNREACHABLE, is_new_sidecar=True)),
+                            (1, replace(UNREACHABLE, state="warming_up", over_share=0.0)),
+                            (1, UNREACHABLE),
                         )
                         * 9
                     )
@@ -149,7 +158,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case(
             "It fires when the sidecar has run on defaults for ten minutes, and resolves",
             [Sidecar.of((5, GOOD), (12, _BAD_CONFIG), (4, GOOD))],
-            {10.0: (), 14.5: (), 15.75: (_DEGRADED,), 16.5: (_DEGRADED,), 17.5: ()},
+            {10.0: (), 11.5: (), 12.75: (_DEGRADED,), 16.5: (_DEGRADED,), 17.5: ()},
         ),
         Case(
             "A failed scrape does not reset it",

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from rules.promtool import Case, Firing, silence
 from rules.sidecar import DOWN, GOOD, IDLE, STALE_GAUGES, WARMING, Moment, Sidecar
-from rules.situations import NO_MEMORY, OVER, PREFILL, PREFILLING
+from rules.situations import NO_MEMORY, OVER, PREFILL, PREFILLING, SLOW_START, UNREACHABLE
 
 _OVER = Firing("StepscopeOverBudget")
 _PREFILL = Firing("StepscopePrefillInterference")
 _MEMORY = Firing("StepscopeMemoryBudget")
 _TTFT = Firing("StepscopeTTFTOverObjective")
-_UNREACHABLE = replace(IDLE, over_share=1.0)
-_SLOW_START = replace(GOOD, ttft_seconds=3.0)
+_OVER_BY_SHEET = replace(OVER, source="datasheet")
+_PREEMPTING = replace(GOOD, cause="preemption", usage_ratio=0.9)
 _NO_FIRST_TOKEN = replace(GOOD, ttft_seconds=None)
 
 
@@ -83,13 +83,33 @@ CASES: dict[str, tuple[Case, ...]] = {
         ),
         Case(
             "It leaves an idle engine alone whose objective cannot be met",
-            [Sidecar.of((10, _UNREACHABLE))],
+            [Sidecar.of((10, UNREACHABLE))],
             silence(1, 10),
         ),
         Case(
-            "It leaves a busy engine alone whose objective cannot be met",
-            [Sidecar.of((10, replace(OVER, cause="objective_unreachable")))],
+            "It leaves a busy engine alone whose objective cannot be met, whatever else slows it",
+            [Sidecar.of((10, replace(OVER, floor_seconds=0.0200, cause="unexplained", predicted_itl_seconds=0.026)))],
             silence(1, 10),
+        ),
+        Case(
+            "Experts whose weights grow with the batch are load, if a light hour kept the promise",
+            [Sidecar.of((10, GOOD), (10, replace(OVER, floor_seconds=0.0200, cause="objective_unreachable")))],
+            {14.75: (), 15.5: (_OVER,), 19.0: (_OVER,)},
+        ),
+        Case(
+            "It is not made of data-sheet parameters that the measured step denies",
+            [Sidecar.of((15, replace(_OVER_BY_SHEET, itl_mean_seconds=0.0262, measured_step_seconds=0.0170)))],
+            silence(1, 15),
+        ),
+        Case(
+            "It fires on data-sheet parameters that the measured step bears out",
+            [Sidecar.of((15, _OVER_BY_SHEET))],
+            {3.0: (), 5.5: (_OVER,), 14.0: (_OVER,)},
+        ),
+        Case(
+            "A calibration is believed, even where the measured step lies a little below",
+            [Sidecar.of((15, replace(OVER, predicted_step_seconds=0.0185, measured_step_seconds=0.0175)))],
+            {3.0: (), 5.5: (_OVER,), 14.0: (_OVER,)},
         ),
         Case(
             "It resolves when the pod is gone",
@@ -157,8 +177,13 @@ CASES: dict[str, tuple[Case, ...]] = {
         ),
         Case(
             "It fires when requests are preempted, and resolves",
-            [Sidecar.of((10, GOOD), (5, replace(GOOD, cause="preemption", usage_ratio=0.9)), (8, GOOD))],
-            {11.0: (), 12.75: (), 13.75: (_MEMORY,), 15.0: (_MEMORY,), 22.0: ()},
+            [Sidecar.of((10, GOOD), (5, _PREEMPTING), (8, GOOD))],
+            {11.0: (), 13.5: (), 15.0: (_MEMORY,), 22.0: ()},
+        ),
+        Case(
+            "Four preemptions in five minutes are no alarm",
+            [Sidecar.of((10, GOOD), *(((0.5, _PREEMPTING), (0.75, GOOD)) * 8))],
+            silence(10, 20),
         ),
         Case(
             "A single preemption is no alarm",
@@ -177,13 +202,18 @@ CASES: dict[str, tuple[Case, ...]] = {
         ),
         Case(
             "One scrape failed does not reset it",
-            [Sidecar.of((2, NO_MEMORY), (0.25, _at(NO_MEMORY, "failed")), (6, NO_MEMORY))],
-            {1.5: (), 2.5: (_MEMORY,), 5.0: (_MEMORY,)},
+            [Sidecar.of((4, NO_MEMORY), (0.25, _at(NO_MEMORY, "failed")), (6, NO_MEMORY))],
+            {3.0: (), 5.0: (), 6.0: (_MEMORY,), 9.0: (_MEMORY,)},
         ),
         Case(
             "Of two ranks the one with room is left alone",
             [Sidecar({"0": ((20, NO_MEMORY),), "1": ((20, GOOD),)})],
             {10.0: (_MEMORY,)},
+        ),
+        Case(
+            "A pod that is deleted with a full cache takes the alert along",
+            [Sidecar.of((8, GOOD), (5, replace(NO_MEMORY, usage_ratio=1.0)), (0.25, _at(NO_MEMORY, "failed")))],
+            {12.5: (), 15.25: (), 17.5: ()},
         ),
         Case(
             "A cache that is full for one minute of five is no alarm",
@@ -194,28 +224,46 @@ CASES: dict[str, tuple[Case, ...]] = {
     "StepscopeTTFTOverObjective": (
         Case(
             "It fires when the first token takes longer than promised for most of five minutes, and resolves",
-            [Sidecar.of((10, GOOD), (10, _SLOW_START), (8, GOOD))],
-            {13.0: (), 14.5: (), 16.75: (_TTFT,), 19.0: (_TTFT,), 23.0: (), 27.0: ()},
+            [Sidecar.of((10, GOOD), (10, SLOW_START), (8, GOOD))],
+            {12.0: (), 14.0: (), 15.0: (_TTFT,), 19.0: (_TTFT,), 23.0: (), 27.0: ()},
+        ),
+        Case(
+            "Where nobody promised a time there is nothing to break",
+            [Sidecar.of((15, replace(SLOW_START, target_ttft_seconds=None)))],
+            silence(1, 15),
+        ),
+        Case(
+            "The promise is the engine's own",
+            [
+                Sidecar.of((15, replace(SLOW_START, target_ttft_seconds=5.0))),
+                Sidecar.of((15, replace(GOOD, target_ttft_seconds=0.2)), instance="10.0.0.2:10094"),
+            ],
+            {3.0: (), 10.0: (replace(_TTFT, instance="10.0.0.2:10094"),)},
+        ),
+        Case(
+            "One request that waited for minutes among many that did not is no alarm",
+            [Sidecar.of((10, GOOD), (0.5, replace(SLOW_START, ttft_seconds=90.0)), (10, GOOD))],
+            silence(10, 20),
         ),
         Case(
             "A lone slow request is no alarm",
-            [Sidecar.of((10, _NO_FIRST_TOKEN), (0.5, replace(_SLOW_START, ttft_seconds=30.0)), (10, _NO_FIRST_TOKEN))],
+            [Sidecar.of((10, _NO_FIRST_TOKEN), (0.5, replace(SLOW_START, ttft_seconds=30.0)), (10, _NO_FIRST_TOKEN))],
             silence(10, 20),
         ),
         Case(
             "Slow first tokens after an idle hour fire once they cover half of five minutes",
-            [Sidecar.of((10, IDLE), (10, _SLOW_START))],
+            [Sidecar.of((10, IDLE), (10, SLOW_START))],
             {12.0: (), 14.0: (), 15.5: (_TTFT,)},
         ),
         Case(
             "The ranks of one target are judged one by one",
-            [Sidecar({"0": ((20, GOOD),), "1": ((20, _SLOW_START),)})],
-            {1.75: (), 2.5: (replace(_TTFT, engine="1"),), 10.0: (replace(_TTFT, engine="1"),)},
+            [Sidecar({"0": ((20, GOOD),), "1": ((20, SLOW_START),)})],
+            {3.0: (), 5.0: (), 6.0: (replace(_TTFT, engine="1"),), 10.0: (replace(_TTFT, engine="1"),)},
         ),
         Case(
             "One scrape failed does not reset it",
-            [Sidecar.of((1, _SLOW_START), (0.25, _at(_SLOW_START, "failed")), (6, _SLOW_START))],
-            {1.5: (), 2.5: (_TTFT,), 5.0: (_TTFT,)},
+            [Sidecar.of((4, SLOW_START), (0.25, _at(SLOW_START, "failed")), (6, SLOW_START))],
+            {3.0: (), 5.0: (), 6.0: (_TTFT,), 9.0: (_TTFT,)},
         ),
     ),
 }

@@ -13,7 +13,7 @@ from typing import Literal
 from stepscope.metrics import CAUSES, OUTCOMES, PREFIX, STATES
 
 STEP_SECONDS = 15  # how often Prometheus scrapes here
-HOLD_SECONDS = 90  # gauges of a dead engine are held that long (DESIGN section 7)
+HOLD_SECONDS = 90  # gauges of a dead engine are held that long by default (docs/configuration.md)
 STALE = "stale"
 Value = float | str | None  # a number, the stale marker, or no sample at all
 
@@ -39,10 +39,13 @@ class Moment:
     usage_ratio: float = 0.21
     tokens: float = 80000.0
     speed_budget_tokens: float | None = 134000.0
+    floor_seconds: float | None = 0.0082  # overhead and weights of the predicted step
     decoding: float = 40.0
     waiting: float = 0.0
     interference_ratio: float | None = 0.01
     ttft_seconds: float | None = 0.3
+    target_ttft_seconds: float | None = 2.0
+    compared_per_second: float = 2000.0  # while measuring: 40 sequences x 50 steps
     mismatch: float = 0.0
     bandwidth_share_ratio: float = 0.6
     source: str = "file"
@@ -150,7 +153,7 @@ def _counters(steps: list[Moment], at: int, previous: Rows) -> Rows:
     runs = moment.engine == "up" and previous != {} and not moment.is_new_sidecar
     seconds = STEP_SECONDS if runs else 0.0
     judged = 0.0 if moment.state in NOT_JUDGED or moment.state.startswith("no_") else seconds
-    compared = seconds * 2000.0 if moment.state == "measuring" else 0.0  # 40 sequences x 50 steps a second
+    compared = seconds * moment.compared_per_second if moment.state == "measuring" else 0.0
     growth: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {
         _row("judged_seconds_total"): judged,
         _row("over_budget_seconds_total"): judged * moment.over_share,
@@ -187,10 +190,14 @@ def _gauges(steps: list[Moment], at: int, previous: Rows) -> Rows:
         _row("ttft_mean_seconds"): m.ttft_seconds,
         _row("measured_step_seconds"): m.measured_step_seconds,
         _row("predicted_step_seconds"): m.predicted_step_seconds,
+        _row("predicted_step_component_seconds", component="overhead"): None if m.floor_seconds is None else 0.0,
+        _row("predicted_step_component_seconds", component="weights"): m.floor_seconds,
+        _row("predicted_step_component_seconds", component="kv_cache"): 0.05,  # counts in no rule
         _row("predicted_step_bound_seconds", bound="low"): m.bound_low_seconds,
         _row("predicted_step_bound_seconds", bound="high"): 0.016,
         _row("target_step_seconds"): m.target_step_seconds,
         _row("target_itl_seconds"): m.target_itl_seconds,
+        _row("target_ttft_seconds"): m.target_ttft_seconds,
         _row("prefill_interference_ratio"): m.interference_ratio,
         _row("token_budget_tokens", limit="speed"): m.speed_budget_tokens,
         _row("token_budget_tokens", limit="memory"): 377000.0,

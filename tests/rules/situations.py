@@ -24,6 +24,28 @@ SLOW = replace(GOOD, cause="unexplained", itl_mean_seconds=0.0182, measured_step
 PREFILL = replace(GOOD, cause="prefill", itl_mean_seconds=0.0260, predicted_itl_seconds=0.0262, interference_ratio=0.47)
 PREFILLING = replace(PREFILL, state="prefilling", itl_mean_seconds=0.0600, interference_ratio=0.2)
 NO_MEMORY = replace(GOOD, usage_ratio=0.98)
+SLOW_START = replace(GOOD, ttft_seconds=3.0)
+FAST = replace(GOOD, itl_mean_seconds=0.0105, measured_step_seconds=0.0103)  # 25 % under predicted
+UNREACHABLE = replace(IDLE, over_share=1.0, floor_seconds=0.0200)
+# Everything that is ever wrong, for what must be short or short-lived.
+TROUBLES = (
+    OVER,
+    SLOW,
+    PREFILL,
+    PREFILLING,
+    NO_MEMORY,
+    replace(GOOD, cause="preemption"),
+    SLOW_START,
+    FAST,
+    UNREACHABLE,
+    STARTING,
+    STALE_GAUGES,
+    replace(STARTING, engine="no_metrics", sidecar_knows_engine=False),
+    replace(GOOD, state="no_capacity", cause=None),
+    replace(GOOD, mismatch=1.0),
+    replace(GOOD, bandwidth_share_ratio=0.12),
+    replace(GOOD, config_ok=0.0),
+)
 MISSED, FAILED = replace(GOOD, scrape="missed"), replace(GOOD, scrape="failed")
 AGAIN_UP = ((1, WARMING), (20, GOOD))  # after a new life of the engine: a minute of warm-up
 
@@ -80,6 +102,14 @@ QUIET = (
     ),
     _quiet(
         "Both ranks of a healthy data-parallel engine are left alone", Sidecar({"0": ((31, GOOD),), "1": ((31, IDLE),)})
+    ),
+    _quiet(
+        "A pod deleted after two minutes is not mourned, whatever it suffered from",
+        *(
+            Sidecar.of((2, moment), (0.25, replace(moment, scrape="failed")), instance=f"10.0.1.{at}:10094")
+            for at, moment in enumerate(TROUBLES, 1)
+        ),
+        until=70,
     ),
     _quiet("A Prometheus that sees no series at all fires nothing"),
 )

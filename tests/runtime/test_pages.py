@@ -28,18 +28,23 @@ class Site:
         self.state = State(snapshot)
         self.reloads = 0
         self.reload_error: Exception | None = None
+        self.recalibrations = 0
         at = snapshot.engines[0].at_seconds if snapshot.engines else 0.0
         self.routes = make_routes(
             self.state,
             make_registry(SnapshotCollector(lambda: self.state.snapshot, lambda: at, 90.0)),
             self.config,
             self.reload,
+            self.recalibrate,
             unix_clock=lambda: 2000.0,
             clock=lambda: at + 2.5,
         )
 
     def config(self) -> Mapping[str, Any]:
         return {"engine.url": {"value": "http://127.0.0.1:8000", "source": "default"}}
+
+    def recalibrate(self) -> None:
+        self.recalibrations += 1
 
     def reload(self) -> None:
         self.reloads += 1

@@ -70,7 +70,7 @@ def test_a_decode_step_above_its_target_is_a_warning_before_users_feel_it() -> N
 def test_drift_that_data_sheets_allow_is_not_called_as_fast_as_the_load_allows() -> None:
     """Slower by half, unexplained by nothing: calibrate to know."""
     said = verdict(replace(VIEW, drift_ratio=0.5))
-    assert said.why == "Slower than predicted by +50%, which data-sheet parameters alone may account for."
+    assert said.why == "Slower than predicted by 50%, which data-sheet parameters alone may account for."
     assert "stepscope calibrate" in said.advice
 
 

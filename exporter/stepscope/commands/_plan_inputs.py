@@ -113,8 +113,6 @@ def inputs_for(
         said.append(reason)
     if model.kv_bytes_per_token is None:
         said.append("the model is hybrid: KV is taken as if every layer kept all tokens, an upper bound")
-    if not flags["runtime-overhead-bytes"]:
-        said.append("memory beside weights and KV is taken as 0: give --runtime-overhead-bytes")
     if model.kind == "moe":
         said.append("a mixture of experts reads the expected number of distinct experts; real routing is less even")
     return Inputs(model, given, _demand(settings, flags, shape), flags, memory, shape, tuple(said))

@@ -126,6 +126,10 @@ def _law_words(replica: Replica) -> Iterator[str]:
     law = replica.law
     if law.source == "datasheet":
         yield (f"nothing was calibrated: a step may take {law.low_factor:.2f} to {law.high_factor:.2f} times as long")
+    if law.prefill_cost_seconds_per_token == 0.0:
+        yield "the calibration has no prefill cost: prompts are taken to cost nothing"
+    if replica.capacity_tokens is None and replica.memory_bytes is not None and not replica.overhead_bytes:
+        yield "memory beside weights and KV is taken as 0: give --runtime-overhead-bytes"
     if replica.gpu_count > 1 and replica.collective is None:
         yield "all-reduces are not counted apart: they are in the law's overhead, or not measured for this GPU"
     if replica.gpu_count > 1 and replica.collective is not None:

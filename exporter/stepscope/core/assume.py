@@ -32,15 +32,28 @@ class Calibration:
     step_overhead_seconds: float = 0.0
     sequence_cost_seconds: float = 0.0
     prefill_cost_seconds_per_token: float = 0.0
+    # Further terms of a fitted law (core/step_model.py). None: the KV cache is read as fast as the weights.
+    kv_bandwidth_bytes_per_second: float | None = None
+    kv_context_cost_seconds_per_byte_token: float = 0.0
+    batch_growth_seconds: float = 0.0
+    wide_batch_seconds: float = 0.0
+    prefill_growth_seconds_per_token: float = 0.0
+    prompt_cost_seconds: float = 0.0
+    prompt_growth_seconds: float = 0.0
     identity: str = "flags"
     valid_range: LoadRange | None = None
     residual_ratio: float | None = None
+    noise_ratio: float | None = None  # by how much the same load measured twice differs, median
     samples: int | None = None
     # What it was measured on, to compare with what runs; None: not said.
     model: str | None = None
     gpu: str | None = None
     gpu_count: int | None = None
     engine_version: str | None = None
+    dtype: str | None = None  # of the weights
+    kv_dtype: str | None = None
+    date: str | None = None
+    stepscope_version: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +106,7 @@ def assume(
         model_labels=_model_labels(model, tensor_parallel),
         hardware_labels=_hardware_labels(given),
         peak_bandwidth_bytes_per_second=given.bandwidth,
+        law_assumptions=guesses,
         assumptions=guesses + (model.assumptions if model is not None else ()),
         missing=missing + lacks,
     )
@@ -115,8 +129,16 @@ def _law(given: Given, model: ModelSpec | None) -> tuple[StepLaw | None, tuple[s
                 step_overhead_seconds=measured.step_overhead_seconds,
                 sequence_cost_seconds=measured.sequence_cost_seconds,
                 prefill_cost_seconds_per_token=measured.prefill_cost_seconds_per_token,
+                kv_bandwidth_bytes_per_second=measured.kv_bandwidth_bytes_per_second,
+                kv_context_cost_seconds_per_byte_token=measured.kv_context_cost_seconds_per_byte_token,
+                batch_growth_seconds=measured.batch_growth_seconds,
+                wide_batch_seconds=measured.wide_batch_seconds,
+                prefill_growth_seconds_per_token=measured.prefill_growth_seconds_per_token,
+                prompt_cost_seconds=measured.prompt_cost_seconds,
+                prompt_growth_seconds=measured.prompt_growth_seconds,
                 active_params=active,
-                compute_flops_per_second=roof,
+                # A fitted law has the compute of large batches in its own terms: a roof on top would count it twice.
+                compute_flops_per_second=None if measured.valid_range is not None else roof,
                 source="file",
                 identity=measured.identity,
                 valid_range=measured.valid_range,
@@ -169,6 +191,8 @@ def _mismatches(given: Given, model: ModelSpec | None, engine_version: str | Non
         ("GPU", measured.gpu, given.gpu.name if given.gpu is not None else None),
         ("GPU count", measured.gpu_count, given.gpu_count),
         ("engine version", measured.engine_version, engine_version),
+        ("dtype", measured.dtype, model.weight_dtype if model is not None else None),
+        ("KV cache dtype", measured.kv_dtype, model.kv_dtype if model is not None else None),
     ):
         if then is not None and now is not None and then != now:
             found.append(f"the calibration was made for another {what}: {then}, here {now}")

@@ -12,10 +12,13 @@ from stepscope.core.step_model import WeightBytes
 MULTIPLIER, MODULUS = 48271, 2**31 - 1
 
 
-def folds(points: int, count: int) -> list[list[int]]:
-    """The indices of `points` rows in `count` folds of about one size; fewer folds where there are fewer rows."""
+def folds(points: int, count: int, turn: int = 0) -> list[list[int]]:
+    """The indices of `points` rows in `count` folds of about one size; fewer folds where there are fewer rows.
+
+    turn: another number gives other folds, to see how much of a figure is the luck of the split.
+    """
     order = list(range(points))
-    state = 1
+    state = 1 + turn
     for last in range(points - 1, 0, -1):  # Fisher and Yates
         state = state * MULTIPLIER % MODULUS
         chosen = state % (last + 1)
@@ -24,13 +27,17 @@ def folds(points: int, count: int) -> list[list[int]]:
 
 
 def cross_validate(
-    points: Sequence[Point], count: int, prior: Prior | None = None, weights: WeightBytes | None = None
+    points: Sequence[Point],
+    count: int,
+    prior: Prior | None = None,
+    weights: WeightBytes | None = None,
+    turn: int = 0,
 ) -> list[float]:
     """Relative error of each point, predicted by a fit of the other folds; empty for fewer than two points."""
     if len(points) < 2:
         return []
     errors = [0.0] * len(points)
-    for fold in folds(len(points), count):
+    for fold in folds(len(points), count, turn):
         held_out = set(fold)
         seen = [point for index, point in enumerate(points) if index not in held_out]
         law = fit(seen, prior, weights).law

@@ -9,6 +9,9 @@ from stepscope.core.sample import EngineSample
 from stepscope.core.step_model import Load, StepLaw
 from stepscope.core.window import Pair, increase
 
+# Tokens that a full cache counts for where its capacity is unknown: a unit for learned laws, whatever its size.
+USAGE_UNIT_TOKENS = 100_000.0
+
 
 @dataclass(frozen=True, slots=True)
 class Facts:
@@ -20,6 +23,7 @@ class Facts:
     capacity_override_tokens: float | None = None
     pool_bytes_override: float | None = None
     lockstep: bool = False  # data-parallel ranks of a mixture of experts wait for the slowest
+    law_in_tokens: bool = False  # learned without a model: tokens stand for bytes, usage for tokens where need be
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,7 @@ class KvState:
     tokens_in_flight: float | None
     kv_bytes: float | None  # only where bytes do not follow from tokens (hybrid models)
     bytes_per_token: float | None  # only for hybrid models: pool bytes over capacity
+    load_tokens: float | None  # tokens in flight as the law wants them; for a law in tokens never unknown with usage
 
 
 def capacity(sample: EngineSample, facts: Facts) -> tuple[float | None, str | None]:
@@ -68,33 +73,38 @@ def kv_state(sample: EngineSample, facts: Facts) -> KvState:
         if pool is not None:
             kv_bytes = usage * pool if usage is not None else None
             per_token = pool / tokens if tokens else None
+    in_flight = usage * tokens if usage is not None and tokens is not None else None
+    load_tokens = in_flight
+    if load_tokens is None and facts.law_in_tokens and usage is not None:
+        load_tokens = usage * USAGE_UNIT_TOKENS
     return KvState(
         capacity_tokens=tokens,
         capacity_source=source,
-        tokens_in_flight=usage * tokens if usage is not None and tokens is not None else None,
+        tokens_in_flight=in_flight,
         kv_bytes=kv_bytes,
         bytes_per_token=per_token,
+        load_tokens=load_tokens,
     )
 
 
 def load_of(kv: KvState, sequences: float) -> Load | None:
     """The load of a decode step right now; None if neither tokens nor bytes are known."""
-    if kv.tokens_in_flight is None and kv.kv_bytes is None:
+    if kv.load_tokens is None and kv.kv_bytes is None:
         return None
-    return Load(sequences=sequences, tokens_in_flight=kv.tokens_in_flight or 0.0, kv_bytes=kv.kv_bytes)
+    return Load(sequences=sequences, tokens_in_flight=kv.load_tokens or 0.0, kv_bytes=kv.kv_bytes)
 
 
-def load_of_pair(pair: Pair, kv: KvState, gpu_count: int) -> Load | None:
+def load_of_pair(pair: Pair, kv: KvState, facts: Facts) -> Load | None:
     """The mean load of the steps of a pair: its batch and prefill, the tokens of its later sample."""
-    if pair.sequences is None or (kv.tokens_in_flight is None and kv.kv_bytes is None):
+    if pair.sequences is None or (kv.load_tokens is None and kv.kv_bytes is None):
         return None
     read_bytes = None
     read = increase(pair.first.read_bytes, pair.last.read_bytes)  # moves only with --enable-mfu-metrics
-    if read > 0.0 and pair.steps:
-        read_bytes = read * gpu_count / pair.steps
+    if read > 0.0 and pair.steps and not facts.law_in_tokens:
+        read_bytes = read * facts.gpu_count / pair.steps
     return Load(
         sequences=pair.sequences,
-        tokens_in_flight=kv.tokens_in_flight or 0.0,
+        tokens_in_flight=kv.load_tokens or 0.0,
         prefill_tokens_per_step=pair.prefill_tokens_per_step,
         positions_per_sequence=pair.positions_per_sequence,
         kv_bytes=kv.kv_bytes,

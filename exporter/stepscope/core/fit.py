@@ -27,9 +27,10 @@ ROUNDS = 9  # of reweighting; the prices move by less than 0.1 % after
 MAD_TO_SIGMA = 1.4826  # of a normal distribution
 LEVERAGE_LIMIT = 0.9  # leave-one-out errors grow without bound as a point's leverage nears 1
 ERROR_CAP = 0.2  # one wild point does not choose the prior's strength
-STRENGTHS = (1.0, 0.3, 0.1)  # of the prior; a weaker one must earn it
-EARNED = 0.98  # leave-one-out error of a weaker prior over that of a stronger one
-POINTS_TO_CHOOSE = 12  # about one per term; below, the strongest prior
+# Strength of the prior, chosen by leave-one-out error among two; with too few points for that, all of it.
+STRENGTHS, FULL_STRENGTH, POINTS_TO_CHOOSE = (0.3, 0.1), 1.0, 8
+EARNED = 0.98  # leave-one-out error of the weaker prior over that of the stronger one, or the stronger stays
+MOST_SPREAD = 10.0  # of measured over predicted: beyond, a law says nothing
 # Share of the ITL that a term may take at its largest before the prior pulls, where no data sheet is known.
 CORE_SHARE, EXTRA_SHARE = 1.0, 0.3
 KNOWN_TO = 0.15  # a price is identified if points alone fix its largest share of the ITL to this, one standard error
@@ -77,12 +78,12 @@ def fit(points: Sequence[Point], prior: Prior | None = None, weights: WeightByte
             row[WEIGHTS] = 0.0  # the same in every step: cannot be told from overhead, split afterwards
     held = prior or _free(rows)
     best: tuple[tuple[float, ...], float, float] | None = None
-    strengths = STRENGTHS if len(points) >= POINTS_TO_CHOOSE else STRENGTHS[:1]
+    strengths = STRENGTHS if len(points) >= POINTS_TO_CHOOSE else (FULL_STRENGTH,)
     for strength in strengths:
         prices, left_out = _robust(rows, [point.weight for point in points], held, strength)
         if best is None or left_out < EARNED * best[1]:
             best = prices, left_out, strength
-    assert best is not None  # STRENGTHS is not empty
+    assert best is not None  # there is always a strength to try
     prices, left_out, strength = best
     if prior is None and constant:
         prices = _split_overhead(prices, points[0].weight_bytes or 0.0)
@@ -106,7 +107,7 @@ def fit(points: Sequence[Point], prior: Prior | None = None, weights: WeightByte
         samples=len(points),
         # predicted / measured = 1 + error, so the measured step is the predicted one over that.
         low_factor=1.0 / (1.0 + max(0.0, quantile(errors, 0.95))),
-        high_factor=1.0 / (1.0 + min(0.0, quantile(errors, 0.05))),
+        high_factor=1.0 / max(1.0 + min(0.0, quantile(errors, 0.05)), 1.0 / MOST_SPREAD),
     )
     return Fit(law, prices, _identifiable(rows, points, prices), valid, found, strength, left_out)
 

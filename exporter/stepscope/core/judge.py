@@ -99,7 +99,8 @@ def judge(step: Step, facts: Facts, policy: Policy, invalid: Mapping[str, int]) 
 
     bucket = window.median_bucket(memory.pairs) if mean is not None else None
     speed_budget = None
-    if law is not None and target_step is not None:
+    # Without a capacity a law in tokens counts in a unit of its own, which nobody can hold against requests.
+    if law is not None and target_step is not None and not (facts.law_in_tokens and kv.capacity_tokens is None):
         budget_load = Load(max(1.0, sequences or running), 0.0, positions_per_sequence=positions)
         speed_budget = speed_budget_tokens(law, budget_load, target_step, kv.bytes_per_token)
     view = EngineView(
@@ -145,7 +146,7 @@ def judge(step: Step, facts: Facts, policy: Policy, invalid: Mapping[str, int]) 
 
 def _kv_is_known(kv: KvState, facts: Facts) -> bool:
     """True if the bytes a step reads follow from the usage gauge, whatever it says right now."""
-    if kv.kv_bytes is not None or kv.bytes_per_token is not None:
+    if kv.kv_bytes is not None or kv.bytes_per_token is not None or facts.law_in_tokens:
         return True
     return kv.capacity_tokens is not None and facts.law is not None and facts.law.kv_bytes_per_token is not None
 

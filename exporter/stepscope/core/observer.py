@@ -16,6 +16,9 @@ from stepscope.core.window import Pair
 
 __all__ = ["Memory", "Policy", "observe"]
 
+# So many samples in a row at which usage and running do not change by a single block while every request grows: of a
+# handful of short requests one such sample may be chance.
+_FROZEN_SAMPLES = 3
 _PAIR_INTERVALS = 3.0  # a pair may span this many scrape intervals, or the window if that is longer
 
 
@@ -75,6 +78,9 @@ def _difference(memory: Memory | None, sample: EngineSample, reading: Reading, f
         decoding_before=memory.decoding,
         block_tokens=sample.block_size or 0.0,
     )
+    # A sliding window that is full grows no more: usage may stand still with nothing wrong.
+    grows = facts.model is None or not facts.model.hybrid
+    still = memory.still_samples + 1 if grows and window.stands_still(before, sample) else 0
     drafts = window.increase(before.drafts, sample.drafts)
     drafted = window.increase(before.draft_tokens, sample.draft_tokens)
     pair = Pair(
@@ -90,14 +96,16 @@ def _difference(memory: Memory | None, sample: EngineSample, reading: Reading, f
         prefill_accounted=placed.accounted,
         open_prompt_tokens=placed.ledger.open_tokens,
         positions_per_sequence=1.0 + drafted / drafts if drafts > 0.0 else 1.0,
+        gauges_moved=still < _FROZEN_SAMPLES,
     )
     if facts.law is not None and observations > 0.0:
-        load = load_of_pair(pair, kv, facts.gpu_count)
+        load = load_of_pair(pair, kv, facts)
         predicted = predict(facts.law, load) if load is not None else None
+        may_compare = placed.accounted and pair.gauges_moved
         # A preempted request's gap holds its time in the queue, and an engine that emptied within the pair shows the
         # tokens of the void, not of the steps: neither is to be compared with a decode step.
         quiet = window.increase(before.preemptions, sample.preemptions) == 0.0 and sample.requests_running != 0.0
-        pair = replace(pair, predicted=predicted, comparable=predicted is not None and quiet and placed.accounted)
+        pair = replace(pair, predicted=predicted, comparable=predicted is not None and quiet and may_compare)
     moved = window.has_moved(before, sample)
     longest = max(policy.window_seconds, _PAIR_INTERVALS * policy.interval_seconds)
     usable = 0.0 < seconds <= longest * 1.05  # a little slack for the scheduler's own jitter
@@ -114,6 +122,7 @@ def _difference(memory: Memory | None, sample: EngineSample, reading: Reading, f
         decoding=sequences if sequences is not None else memory.decoding,
         unmoved_samples=0 if moved else memory.unmoved_samples + 1,
         moved_at_seconds=at if moved else memory.moved_at_seconds,
+        still_samples=still,
         usual_step=memory.usual_step,
         usual_tokens_per_sequence=memory.usual_tokens_per_sequence,
         accounts=memory.accounts,

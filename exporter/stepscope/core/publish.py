@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 from stepscope.core.publish_admission import admission_rows
@@ -57,8 +58,16 @@ def _bool(value: bool | None) -> Value:
 
 
 def _bandwidth_share(assumed: Assumed) -> Value:
-    peak = assumed.peak_bandwidth_bytes_per_second
-    return assumed.law.effective_bandwidth_bytes_per_second / peak if assumed.law and peak else None
+    peak, bandwidth = assumed.peak_bandwidth_bytes_per_second, _bandwidth(assumed)
+    return bandwidth / peak if bandwidth is not None and peak else None
+
+
+def _bandwidth(assumed: Assumed) -> Value:
+    """Bytes per second; absent where a law counts in tokens, or found that reading costs nothing."""
+    if assumed.law is None or assumed.law_in_tokens:
+        return None
+    bandwidth = assumed.law.effective_bandwidth_bytes_per_second
+    return bandwidth if math.isfinite(bandwidth) else None
 
 
 def _info(labels: tuple[tuple[str, str], ...]) -> list[Row]:
@@ -123,15 +132,14 @@ _GAUGES: dict[str, Callable[[EngineView, Assumed], list[Row]]] = {
     "slowdown_cause": lambda v, _: _one_of(CAUSES, v.cause),
     "calibration_info": lambda _, a: [] if a.law is None else [((a.law.source, a.law.identity), 1.0)],
     "calibration_mismatch": lambda _, a: _one(_bool(a.calibration_mismatch)),
-    "effective_bandwidth_bytes_per_second": lambda _, a: _one(
-        None if a.law is None else a.law.effective_bandwidth_bytes_per_second
-    ),
+    "effective_bandwidth_bytes_per_second": lambda _, a: _one(_bandwidth(a)),
     "step_overhead_seconds": lambda _, a: _one(None if a.law is None else a.law.step_overhead_seconds),
     "sequence_cost_seconds": lambda _, a: _one(None if a.law is None else a.law.sequence_cost_seconds),
     "prefill_cost_seconds_per_token": lambda _, a: _one(
         None if a.law is None else a.law.prefill_cost_seconds_per_token
     ),
     "calibration_residual_ratio": lambda _, a: _one(a.law.residual_ratio if a.law is not None else None),
+    "baseline_residual_ratio": lambda _, a: _one(a.baseline_residual_ratio),
     "calibration_samples": lambda _, a: _one(None if a.law is None or a.law.samples is None else float(a.law.samples)),
     "bandwidth_share_of_peak_ratio": lambda _, a: _one(_bandwidth_share(a)),
     "model_info": lambda _, a: _info(a.model_labels),

@@ -85,6 +85,9 @@ class Assumed:
     hardware_labels: tuple[tuple[str, str], ...] = ()
     peak_bandwidth_bytes_per_second: float | None = None  # all GPUs
     assumptions: tuple[str, ...] = ()  # what was guessed, one sentence each
+    law_in_tokens: bool = False  # learned without a model: tokens stand for bytes
+    baseline_residual_ratio: float | None = None  # of the law learned online, whether or not it is in use
+    law_assumptions: tuple[str, ...] = ()  # those of them that a learned law makes void
     missing: tuple[str, ...] = ()  # what is missing, and the flag that supplies it
 
 

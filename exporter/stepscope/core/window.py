@@ -48,6 +48,7 @@ class Pair:
     positions_per_sequence: float = 1.0  # 1 + drafted tokens per draft
     predicted: StepTime | None = None
     comparable: bool = False  # its observations may be set against `predicted`
+    gauges_moved: bool = True  # False: usage and running stand still although the requests must have grown
 
     @property
     def seconds(self) -> float:
@@ -81,6 +82,14 @@ def has_moved(first: EngineSample, last: EngineSample) -> bool:
         or (first.itl_seconds and first.itl_seconds.count) != (last.itl_seconds and last.itl_seconds.count)
         or _counters(first) != _counters(last)
     )
+
+
+def stands_still(first: EngineSample, last: EngineSample) -> bool:
+    """True if usage and running are the same although every running request got a KV block's worth of tokens."""
+    if first.kv_usage != last.kv_usage or first.requests_running != last.requests_running or not last.block_size:
+        return False
+    running = last.requests_running or 0.0
+    return running > 0.0 and increase(first.generation_tokens, last.generation_tokens) >= last.block_size * running
 
 
 def increase(before: float | None, after: float | None) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import re
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -16,9 +17,17 @@ from urllib.parse import SplitResult, urlsplit
 
 import requests
 from requests.adapters import BaseAdapter
+from requests.structures import CaseInsensitiveDict
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from stepscope.runtime.transport import Guard, GuardedContext, TlsFiles
+
+# RFC 9112: the status line of a success, then field lines without continuation, all of it in one piece.
+_PLAIN_HEAD = re.compile(
+    rb"HTTP/1\.1 200(?: ([^\r\n]*))?\r\n((?:[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}:[^\r\n]*\r\n){1,100})\r\n"
+)
+_LENGTH = re.compile("[0-9]{1,15}")
+_FRAMING = frozenset({"transfer-encoding", "connection"})  # what else decides where the body ends
 
 
 class _GuardedConnection(HTTPConnection):
@@ -47,6 +56,43 @@ class _GuardedTlsConnection(HTTPSConnection):
         self.is_verified = True
 
 
+class _Answer(http.client.HTTPResponse):
+    """An answer whose head is read at once where it is plain, as nearly all are; http.client reads all others.
+
+    Its general way through email.parser costs as much as the rest of the exchange.
+    """
+
+    def begin(self) -> None:
+        """Read the head. Raises HTTPException or OSError."""
+        if not self._begin_plainly():
+            super().begin()
+
+    def _begin_plainly(self) -> bool:
+        found = _PLAIN_HEAD.match(self.fp.peek())
+        if found is None:
+            return False
+        headers = http.client.HTTPMessage()
+        length = None
+        for line in found[2].decode("latin-1").split("\r\n")[:-1]:
+            name, _, value = line.partition(":")
+            lower, value = name.lower(), value.strip(" \t")
+            if lower in _FRAMING or (
+                lower == "content-length" and (length is not None or not _LENGTH.fullmatch(value))
+            ):
+                return False
+            if lower == "content-length":
+                length = int(value)
+            headers.set_raw(name, value)
+        if length is None:
+            return False
+        self.fp.read(found.end())
+        self.version, self.status, self.reason = 11, 200, (found[1] or b"").decode("latin-1").strip()
+        self.code, self.length = self.status, length
+        self.headers = self.msg = headers
+        self.chunked = self.will_close = False
+        return True
+
+
 class Body:
     """What `Response.raw` is here: reads the body in pieces; closed early, it gives up the connection."""
 
@@ -71,6 +117,24 @@ class Body:
         if not self._answer.isclosed():
             self._connection.close()
             self._answer.close()
+
+
+class _Response(requests.Response):
+    def __init__(self, request: requests.PreparedRequest, answer: http.client.HTTPResponse, body: Body) -> None:
+        # Not super().__init__(): it makes a cookie jar with its locks for each answer. The rest is the class's own.
+        self._content = False  # type: ignore[assignment]  # "not read yet", as requests itself says it
+        self._content_consumed = False
+        self._next = None
+        self.history = []
+        self.encoding = None
+        self.status_code = answer.status
+        self.reason = answer.reason
+        self.headers = CaseInsensitiveDict()
+        for name, value in answer.headers.items():
+            self.headers[name] = f"{self.headers[name]}, {value}" if name in self.headers else value
+        self.raw = body
+        self.request = request
+        self.url = request.url or ""
 
 
 class OneOriginAdapter(BaseAdapter):
@@ -108,14 +172,7 @@ class OneOriginAdapter(BaseAdapter):
         except BaseException:
             connection.close()
             raise
-        response = requests.Response()
-        response.status_code = answer.status
-        for name, value in answer.headers.items():
-            response.headers[name] = f"{response.headers[name]}, {value}" if name in response.headers else value
-        response.raw = Body(answer, connection)
-        response.request = request
-        response.url = request.url or ""
-        return response
+        return _Response(request, answer, Body(answer, connection))
 
     def _exchange(self, request: requests.PreparedRequest) -> http.client.HTTPResponse:
         connection = self._connection
@@ -127,7 +184,7 @@ class OneOriginAdapter(BaseAdapter):
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             # The server may have answered before it closed, for one with a refusal of the request's head.
             connection.sock.sendall(self._head(request))
-        answer = http.client.HTTPResponse(connection.sock, method=request.method)
+        answer = _Answer(connection.sock, method=request.method)
         try:
             answer.begin()
         except BaseException:

@@ -12,8 +12,8 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from http.cookiejar import DefaultCookiePolicy
 from pathlib import Path
+from typing import Any
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 import requests
@@ -42,10 +42,12 @@ class Reply:
 
 
 class _Session(requests.Session):
-    def get_redirect_target(self, resp: requests.Response) -> str | None:
-        """requests would read the redirect's body without a bound, even when told not to follow."""
-        del resp
-        return None
+    def send(self, request: requests.PreparedRequest, **kwargs: Any) -> requests.Response:
+        """One exchange and no more: hooks, cookies and redirects are not for an engine.
+
+        requests would read the body of a redirect without a bound, even when told not to follow.
+        """
+        return self.get_adapter(request.url or "").send(request, **kwargs)
 
 
 class _Token:
@@ -81,7 +83,6 @@ class EngineClient:
         self._allowed_seconds = options.deadline_seconds
         self._session = _Session()
         self._session.trust_env = False
-        self._session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
         tls = TlsFiles(options.ca_file, options.client_cert_file, options.client_key_file, options.insecure_skip_verify)
         adapter = OneOriginAdapter(self._origin, self._guard, tls)
         self._session.mount("http://", adapter)
@@ -162,9 +163,7 @@ class EngineClient:
             self._guard.remaining_seconds()
             sent = self._clock()
             try:
-                return sent, self._session.send(
-                    request, stream=True, allow_redirects=False, proxies={}, timeout=self._allowed_seconds
-                )
+                return sent, self._session.send(request)
             except requests.ConnectionError as error:
                 reused = self._guard.connects == connects
                 silent = self._guard.received_bytes == received

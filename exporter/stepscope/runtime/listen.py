@@ -12,7 +12,7 @@ from stepscope.errors import ConfigError
 
 _FLAG = "--web.listen-address"
 _EXAMPLE = "for example :10094 or 127.0.0.1:10094"
-_BACKLOG = 128  # connections the kernel holds until they are accepted; SOMAXCONN of older Linux kernels
+_BACKLOG = 1024  # not yet accepted: as many gateways may come back at once; the kernel cuts it to its own SOMAXCONN
 # An IPv6 socket can be refused by a kernel without IPv6; a used port or a missing right is not such a case.
 _NO_IPV6 = {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT}
 

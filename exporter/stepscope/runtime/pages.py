@@ -30,11 +30,15 @@ def make_routes(
     registry: CollectorRegistry,
     config: Callable[[], Mapping[str, Any]],
     reload: Callable[[], None],
+    recalibrate: Callable[[], None],
     *,
     unix_clock: Callable[[], float] = time.time,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[tuple[str, str], Route]:
-    """The table of routes. `config()` has secrets hidden; `reload()` raises StepscopeError and then changed nothing."""
+    """The table of routes. `config()` has secrets hidden; `reload()` raises StepscopeError and then changed nothing.
+
+    `recalibrate()` returns at once; learning begins anew with the next sample.
+    """
 
     def metrics(request: Request) -> Response:
         body, content_type = render(registry, request.headers.get("accept", ""))
@@ -57,6 +61,13 @@ def make_routes(
             return Response(500, f"not reloaded, the old configuration stands: {error}\n".encode(), _TEXT)
         return Response(200, b"reloaded\n", _TEXT)
 
+    def recalibrate_now(request: Request) -> Response:
+        refused = loopback_or_authenticated(request)
+        if refused is not None:
+            return refused
+        recalibrate()
+        return Response(200, b"the learned baseline is dropped; learning begins with the next sample\n", _TEXT)
+
     def show_config(_: Request) -> Response:
         return _json({"settings": config(), "assumed": assumed_json(state.snapshot)})
 
@@ -76,6 +87,7 @@ def make_routes(
         ("GET", "/-/healthy"): healthy,
         ("GET", "/-/ready"): ready,
         ("POST", "/-/reload"): reload_now,
+        ("POST", "/-/recalibrate"): recalibrate_now,
         ("GET", "/config"): show_config,
         ("GET", "/api/v1/snapshot"): snapshot,
         ("GET", "/api/v1/history"): history,

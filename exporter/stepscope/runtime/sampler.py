@@ -13,7 +13,9 @@ from stepscope.core.sample import Reading
 from stepscope.core.snapshot import EngineView
 from stepscope.errors import NotMetricsError, ScrapeError
 from stepscope.metrics import OUTCOMES
+from stepscope.runtime.baseline_file import Identity
 from stepscope.runtime.facts import FactsKeeper
+from stepscope.runtime.learning import Learning
 from stepscope.runtime.scrape import RawPage, Scraper
 from stepscope.runtime.state import State
 
@@ -43,12 +45,14 @@ class Sampler:
         state: State,
         log: logging.Logger,
         *,
+        learning: Learning | None = None,
         clock: Callable[[], float] = time.monotonic,
         unix_clock: Callable[[], float] = time.time,
     ) -> None:
         self.pipeline = pipeline
         self._state = state
         self._log = log
+        self._learning = learning or Learning(log)
         self._clock = clock
         self._unix_clock = unix_clock
         self._memories: dict[str, Memory] = {}
@@ -103,13 +107,15 @@ class Sampler:
             reading = replace(reading, engines=reading.engines[:MAX_ENGINES])
         for note in reading.notes:
             self._say_once(note)
-        facts = pipeline.facts.for_reading(reading)
+        own_facts = pipeline.facts.for_reading(reading)
+        facts, assumed = self._learning.facts(own_facts, pipeline.facts.assumed, _identity(pipeline.facts, reading))
         for line in pipeline.facts.to_say():
             self._say_once(line)
         restarts = sum(view.accounts.restarts for view in self._views.values())
         self._memories, views = observe(self._memories, reading, facts, pipeline.policy)
         for view in views:
             self._views[view.engine] = view
+        self._learning.after(self._memories, reading.at_seconds, own_facts, pipeline.policy.warm_up_seconds)
         self._forget(reading.at_seconds - pipeline.hold_seconds)
         if sum(view.accounts.restarts for view in self._views.values()) > restarts:
             self._log.info("the engine began a new life (counters fell or the process changed)")
@@ -127,7 +133,7 @@ class Sampler:
                 last_sample_unix_seconds=unix_seconds,
                 last_error=None,
                 engines=tuple(self._views[engine] for engine in sorted(self._views)),
-                assumed=pipeline.facts.assumed,
+                assumed=assumed,
                 engine_version=pipeline.facts.engine_version,
                 notes=reading.notes,
             ),
@@ -155,6 +161,19 @@ def _read(page: RawPage) -> Reading:
     if reading is None:
         raise ScrapeError("no_engine_metrics", _NO_ENGINE_METRICS)
     return reading
+
+
+def _identity(facts: FactsKeeper, reading: Reading) -> Identity:
+    """What runs on what, as far as it is known."""
+    first, hardware = reading.engines[0], dict(facts.assumed.hardware_labels)
+    count = hardware.get("count")
+    return Identity(
+        model_name=first.model_name,
+        engine_version=facts.engine_version,
+        kv_cache_dtype=first.kv_cache_dtype,
+        gpu=hardware.get("gpu"),
+        gpu_count=int(count) if count else None,
+    )
 
 
 def _counted(scrapes: tuple[int, ...], outcome: str) -> tuple[int, ...]:

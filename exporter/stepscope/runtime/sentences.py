@@ -98,7 +98,7 @@ def sentence(view: EngineView) -> str:
         added = "-" if interference is None else f"{interference / max(1e-9, 1.0 - interference):.0%}"
         parts.append(
             _CAUSE_SENTENCES[view.cause].format(
-                interference=added, drift=percent(view.drift_ratio), tokens=tokens(view.tokens_in_flight)
+                interference=added, drift=_share(view.drift_ratio), tokens=tokens(view.tokens_in_flight)
             )
         )
     return " ".join(part for part in parts if part)
@@ -118,7 +118,7 @@ def _verdict(view: EngineView) -> Verdict:
     headline = f"{word}: {'; '.join(figures)}" if figures and view.state not in ("idle", "asleep", "stale") else word
     why, advice = sentence(view), _advice(view)
     if view.cause == "none" and view.drift_ratio is not None and view.drift_ratio > DRIFT_LIMIT:
-        why, advice = _WITHIN_SPREAD.format(drift=percent(view.drift_ratio)), _CALIBRATE
+        why, advice = _WITHIN_SPREAD.format(drift=_share(view.drift_ratio)), _CALIBRATE
     return Verdict(level, headline, why, advice)
 
 
@@ -150,6 +150,11 @@ def missing(snapshot: Snapshot) -> tuple[str, ...]:
     if snapshot.engines and all(view.target_itl_seconds is None for view in snapshot.engines):
         lines.append("a promise to hold the speed against: give --objective.tokens-per-second")
     return tuple(lines)
+
+
+def _share(value: float | None) -> str:
+    """A ratio whose direction the words around it say."""
+    return "-" if value is None else f"{abs(value):.0%}"
 
 
 def _level(view: EngineView) -> tuple[str, str]:

@@ -21,6 +21,7 @@ from stepscope.runtime import webconfig
 from stepscope.runtime.admission import Admission
 from stepscope.runtime.collector import SnapshotCollector, make_registry
 from stepscope.runtime.facts import FactsKeeper
+from stepscope.runtime.learning import Learning
 from stepscope.runtime.pages import make_routes
 from stepscope.runtime.sampler import Pipeline, Sampler
 from stepscope.runtime.schedule import Schedule
@@ -111,7 +112,8 @@ class Sidecar:
         self._environ = environ
         self._reloading = threading.Lock()
         self.state = State(first_snapshot(config_errors))
-        self._sampler = Sampler(pipeline_of(settings, environ), self.state, log)
+        self._learning = Learning(log, settings[table.STATE_FILE])
+        self._sampler = Sampler(pipeline_of(settings, environ), self.state, log, learning=self._learning)
         self._admission = Admission(settings, log) if settings[table.ADMISSION_ENABLED] else None
         self._collector = SnapshotCollector(
             self._snapshot_for_metrics, time.monotonic, hold_seconds=settings[table.SAMPLE_HOLD]
@@ -119,7 +121,9 @@ class Sidecar:
         web_file = settings[table.WEB_CONFIG_FILE]
         self.web = WebServer(
             settings[table.WEB_LISTEN_ADDRESS],
-            make_routes(self.state, make_registry(self._collector), self.config, self.reload)
+            make_routes(
+                self.state, make_registry(self._collector), self.config, self.reload, self._learning.recalibrate
+            )
             | (self._admission.routes() if self._admission else {}),
             webconfig.load(web_file) if web_file is not None else webconfig.WebConfig(),
             log=log,
@@ -151,7 +155,7 @@ class Sidecar:
     def reload(self) -> None:
         """Read the settings again and use them from the next sample on; on an error nothing changes but `config_ok`.
 
-        What is bound at the start stays: the listen address and --web.config.file itself.
+        What is bound at the start stays: the listen address, --web.config.file itself, and --state.file.
         """
         with self._reloading:
             try:

@@ -50,3 +50,8 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- printf "%v" . -}}
 {{- end -}}
 {{- end -}}
+
+{{/* Name of the ConfigMap of one dashboard file. Context: dict "root" "path". */}}
+{{- define "stepscope.dashboardName" -}}
+{{- printf "%s-dashboard-%s" (include "stepscope.fullname" .root) (base .path | trimSuffix ".json" | lower | replace "_" "-") | trunc 63 | trimSuffix "-" -}}
+{{- end -}}

@@ -14,7 +14,3 @@ scrape_configs:
         labels:
           namespace: {{ .Release.Namespace }}
 {{- end -}}
-
-{{- define "stepscope.dashboardName" -}}
-{{- printf "%s-dashboard-%s" (include "stepscope.fullname" .root) (base .path | trimSuffix ".json" | lower | replace "_" "-") | trunc 63 | trimSuffix "-" -}}
-{{- end -}}

@@ -1,5 +1,6 @@
 // Numbers and times for reading. What is not known is a dash, never a zero.
 const NOTHING = "–";
+const DRIFT_LIMIT = 0.15; // of the verdict and of the alert rules
 const known = (value) => value !== null && value !== undefined && Number.isFinite(value);
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const significant = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });

@@ -11,8 +11,14 @@ const CAUSE_WORDS = {
 };
 const LETTER_WIDTH = 7; // of the strip's 12 px type, on the wide side
 
-const causeOf = (row) => (row && row.cause) || null;
-const laneWord = (row) => (row ? CAUSE_WORDS[row.cause] || inWords(row.state) : "engine not read");
+// Data-sheet parameters leave so wide a range that a drift beyond the limit may have no cause.
+const isOpen = (row) => row.cause === "none" && row.drift_ratio > DRIFT_LIMIT;
+const causeOf = (row) => (row && !isOpen(row) && row.cause) || null;
+
+function laneWord(row) {
+  if (!row) return "engine not read";
+  return isOpen(row) ? "slower, calibrate to know why" : CAUSE_WORDS[row.cause] || inWords(row.state);
+}
 
 class Lane {
   constructor(host, title, onCursor) {

@@ -1,6 +1,5 @@
 // The parts of the page that are text: notices, verdict, figures, engines, samples, what the prediction rests on.
 const SPREAD_SAMPLES = 20; // rows of the table of samples
-const DRIFT_LIMIT = 0.15; // of the verdict and of the alert rules
 
 function showNotices(notices) {
   const lines = notices.map(({ level, text, advice }) => {
@@ -34,8 +33,10 @@ function showVerdict(view, { level, headline, why, advice }) {
 // With data-sheet parameters a drift beyond the limit proves nothing yet.
 function driftNote(view, law) {
   if (!known(view.drift_ratio)) return `not judged: ${inWords(view.state)}`;
-  const open = law && law.source === "datasheet" && view.cause === "none" && view.drift_ratio > DRIFT_LIMIT;
-  return open ? "within the spread of data-sheet parameters" : "unexplained beyond ±15%";
+  if (Math.abs(view.drift_ratio) <= DRIFT_LIMIT) return "normal within ±15%";
+  const open = law && law.source === "datasheet" && view.cause !== "unexplained";
+  if (open) return "within the spread of data-sheet parameters";
+  return view.drift_ratio > 0 ? "beyond 15%: not explained by the load" : "beyond −15%: calibrate again";
 }
 
 function showFigures(view, law) {
@@ -53,10 +54,10 @@ function showFigures(view, law) {
   figures([
     ["itl_mean_seconds", "Measured time per token", milliseconds(view.itl_mean_seconds), speed],
     ["predicted_itl_seconds", "Predicted time per token", milliseconds(view.predicted_itl_seconds), split],
-    ["drift_ratio", "Drift, measured over predicted", signedPercent(view.drift_ratio), driftNote(view, law)],
+    ["drift_ratio", "Drift from the prediction", signedPercent(view.drift_ratio), driftNote(view, law)],
     ["target_itl_seconds", "Promised time per token", milliseconds(view.target_itl_seconds), promise],
     ["tokens_in_flight", "Context tokens in flight", count(view.tokens_in_flight), room],
-    ["decode_batch_size", "Sequences per decode step", sequences, waiting],
+    ["decode_batch_size", "Sequences per step", sequences, waiting],
   ]);
 }
 
