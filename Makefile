@@ -35,7 +35,7 @@ live: $(READY) ## Run the tests against a real vLLM engine
 	$(BIN)/python -m pytest -m live $(ARGS) tests/live
 
 bench: $(READY) ## Measure what the sidecar costs
-	$(BIN)/python tests/performance/bench.py $(ARGS)
+	$(BIN)/python benchmarks/bench.py $(ARGS)
 
 accuracy: $(READY) ## Judge the predictions on public measurements; writes docs/accuracy.md (a minute or two)
 	$(BIN)/python benchmarks/accuracy.py $(ARGS)

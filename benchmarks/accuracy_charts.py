@@ -23,8 +23,9 @@ def predicted_against_measured(title: str, groups: Mapping[str, Sequence[Judged]
     x = _scale(low, high, LEFT, WIDTH - RIGHT)
     y = _scale(low, high, HEIGHT - BOTTOM, TOP)
     ends = (10**low, 10**high)
-    upper = [(x(t), y(min(t * 1.15, ends[1]))) for t in ends]
-    lower = [(x(t), y(max(t / 1.15, ends[0]))) for t in reversed(ends)]
+    first, last = ends
+    upper = [(x(first), y(first)), (x(first), y(first * 1.15)), (x(last / 1.15), y(last)), (x(last), y(last))]
+    lower = [(x(last), y(last / 1.15)), (x(first * 1.15), y(first))]
     parts = [f'<polygon points="{_path(upper + lower)}" fill="#888888" fill-opacity="0.15"/>']
     parts += [_line(x(ends[0]), y(ends[0]), x(ends[1]), y(ends[1]), "#888888")]
     for tick in _decades(*ends):
@@ -67,7 +68,7 @@ def error_by_batch(title: str, methods: Mapping[str, Sequence[Judged]]) -> str:
         parts.append(f'<polyline points="{_path(line)}" fill="none" stroke="{colour}" stroke-width="2"/>')
         parts += [f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3" fill="{colour}"/>' for a, b in line]
     parts += [_text(WIDTH / 2, HEIGHT - 10, "sequences in the step", "middle"), _upright("median size of the error")]
-    return _svg(title, parts + _legend(list(methods)))
+    return _svg(title, parts + _legend(list(methods), TOP + 66))  # below the highest line
 
 
 def _scale(low: float, high: float, start: float, end: float, logarithmic: bool = True) -> Callable[[float], float]:
@@ -100,10 +101,10 @@ def _upright(text: str) -> str:
     return f'<text x="14" y="{middle}" text-anchor="middle" transform="rotate(-90 14 {middle})">{text}</text>'
 
 
-def _legend(names: Sequence[str]) -> list[str]:
+def _legend(names: Sequence[str], top: int = TOP) -> list[str]:
     parts = []
     for place, (colour, name) in enumerate(zip(COLOURS, names, strict=False)):
-        at = TOP + 14 + 17 * place
+        at = top + 14 + 17 * place
         parts += [f'<rect x="{LEFT + 10}" y="{at - 9}" width="10" height="10" fill="{colour}"/>']
         parts += [_text(LEFT + 26, at, name, "start")]
     return parts

@@ -66,7 +66,9 @@ def main(url: str, samples: int) -> None:
         unix_clock=clock.unix,
     )
     registry = make_registry(SnapshotCollector(lambda: state.snapshot, clock.monotonic, hold_seconds))
-    routes = make_routes(state, registry, SETTINGS.as_dict, lambda: None, lambda: None, unix_clock=clock.unix, clock=clock.monotonic)
+    routes = make_routes(
+        state, registry, SETTINGS.as_dict, lambda: None, lambda: None, unix_clock=clock.unix, clock=clock.monotonic
+    )
     web = WebServer("127.0.0.1:0", routes, WebConfig(), log=log)
     done = threading.Event()
 

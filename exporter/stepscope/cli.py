@@ -21,6 +21,7 @@ COMMANDS = {
     "check": "Scrape the engine once and report what was found, assumed and missing.",
     "fit": "Fit the step law to measured loads and judge it on others.",
     "calibrate": "Measure the step law of an idle engine and write calibration.yaml.",
+    "bench": "Put load on an engine and set what it did beside what the step law predicts.",
     "plan": "Plan capacity: what fits, what binds, how fast, how many GPUs, at what cost.",
     "demo": "Show the main job on the embedded simulator; needs no GPU.",
     "sim": "Run a simulated vLLM server, with load and faults on demand.",

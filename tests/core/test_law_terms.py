@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepscope.core.budget import speed_budget_tokens
@@ -34,6 +34,7 @@ def law(prices: tuple[float, ...], point: Point) -> StepLaw:
     return law_of(prices, WeightBytes(point.weight_bytes or 0.0), point.kv_bytes_per_token, source="file")
 
 
+@settings(deadline=None)
 @given(_prices, _points)
 def test_the_products_of_prices_and_quantities_are_the_predicted_itl(prices: tuple[float, ...], point: Point) -> None:
     """What a fit minimises is what the sidecar publishes."""
@@ -43,6 +44,7 @@ def test_the_products_of_prices_and_quantities_are_the_predicted_itl(prices: tup
     assert step.itl_seconds == pytest.approx(total, rel=1e-9)
 
 
+@settings(deadline=None)
 @given(_prices, _points)
 def test_the_five_parts_sum_to_the_itl_with_every_term(prices: tuple[float, ...], point: Point) -> None:
     """No term is lost between the published components."""
@@ -53,6 +55,7 @@ def test_the_five_parts_sum_to_the_itl_with_every_term(prices: tuple[float, ...]
     assert min(parts) >= 0.0
 
 
+@settings(deadline=None)
 @given(_prices, _points, st.floats(0.001, 1), st.booleans())
 def test_the_prediction_at_the_budget_is_the_target_with_every_term(
     prices: tuple[float, ...], point: Point, target: float, roof: bool
@@ -87,7 +90,7 @@ def test_without_its_terms_the_law_is_the_plain_one() -> None:
 
 
 def test_prompts_of_the_steady_state_are_sequences_over_output_tokens() -> None:
-    """64 sequences, 1,024 tokens in, 256 out: 1,152 tokens each, 256 prompt tokens and a quarter of a prompt per step."""
+    """64 sequences, 1,024 in, 256 out: 1,152 tokens each, 256 prompt tokens and a quarter of a prompt per step."""
     load = Load(64, 64 * 1152, prefill_tokens_per_step=256)
     assert load.prompts == pytest.approx(64 / 256)
     assert replace(load, prompts_per_step=0.1).prompts == 0.1
@@ -96,6 +99,7 @@ def test_prompts_of_the_steady_state_are_sequences_over_output_tokens() -> None:
 def test_prompts_are_bounded_where_the_steady_state_does_not_hold() -> None:
     """No prefill no prompts; and never more prompts than sequences, whatever the context."""
     assert Load(8, 1000).prompts == 0.0
+    assert Load(8, 1000, prompts_per_step=1.0).prompts == 0.0
     assert Load(8, 0, prefill_tokens_per_step=4096).prompts == 8.0
 
 

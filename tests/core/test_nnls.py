@@ -56,7 +56,7 @@ def problems(draw: st.DrawFn) -> tuple[Matrix, list[float]]:
     return gram, moment_of(rows, right)
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(problems())
 def test_no_choice_of_zeros_does_better(problem: tuple[Matrix, list[float]]) -> None:
     """An oracle that shares nothing with the algorithm but the Cholesky factor: it tries all subsets."""
@@ -66,7 +66,7 @@ def test_no_choice_of_zeros_does_better(problem: tuple[Matrix, list[float]]) -> 
     assert cost(gram, moment, x) == pytest.approx(best_of_all_subsets(gram, moment), rel=1e-6, abs=1e-7)
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(problems())
 def test_the_result_meets_the_conditions_of_an_optimum(problem: tuple[Matrix, list[float]]) -> None:
     """Karush, Kuhn and Tucker: gradient 0 where a parameter is free, not negative where it is held at 0."""

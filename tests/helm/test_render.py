@@ -114,7 +114,7 @@ def test_a_mistake_in_the_values_fails_and_is_named(setting: str, complaint: str
             'hfCache.volume: a standalone pod has no volume "hf"; add it to extraVolumes',
         ),
         ("injection.enabled=true,hfCache.volume=hf", "use modelVolume of the target"),
-        ("prometheusRule.thresholds.ttft_seconds=1", "prometheusRule.enabled is false"),
+        ("prometheusRule.thresholds.drift_ratio=1", "prometheusRule.enabled is false"),
     ],
 )
 def test_values_that_contradict_each_other_fail_with_the_remedy(settings: str, complaint: str) -> None:

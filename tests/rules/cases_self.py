@@ -126,7 +126,7 @@ CASES: dict[str, tuple[Case, ...]] = {
             [
                 Sidecar.of(
                     (10, replace(GOOD, floor_seconds=0.0200, target_step_seconds=0.036)),
-                    (40, replace(IDLE, floor_seconds=0.0200)),
+                    (40, replace(IDLE, floor_seconds=0.0200, over_share=1.0)),
                 )
             ],
             silence(1, 50),

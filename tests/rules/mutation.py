@@ -12,9 +12,10 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,7 @@ def mutants(rule: Mapping[str, Any]) -> Iterator[Mutant]:
             yield Mutant({k: v for k, v in rule.items() if k != key}, f"{key} dropped", str(rule[key]), name)
 
 
+@cache
 def rules() -> list[dict[str, Any]]:
     """All shipped rules."""
     found = []
@@ -74,27 +76,39 @@ def rules() -> list[dict[str, Any]]:
     return found
 
 
+@cache
+def _tests(name: str, key: str) -> str:
+    """The cases of one entry of CASES as promtool tests of one alert, without the rule file that they are about."""
+    names = next(set(_SERIES.findall(str(rule["expr"]))) for rule in rules() if rule.get("alert") == name)
+    groups = []
+    for case in CASES[key]:
+        one = promtool.rendered(case, only=name)
+        one["input_series"] = [s for s in one["input_series"] if s["series"].split("{")[0] in names]
+        groups.append(one)
+    return promtool.text(groups)
+
+
+@cache
+def _recording_tests(name: str) -> str:
+    """What is expected of one recording rule."""
+    content = yaml.safe_load(RECORDING_TESTS.read_text("utf-8"))
+    del content["rule_files"]
+    for one in content["tests"]:
+        one["promql_expr_test"] = [t for t in one["promql_expr_test"] if name in t["expr"]]
+    return str(yaml.safe_dump(content, sort_keys=False))
+
+
 def survives(promtool_path: str, mutant: Mutant, folder: Path) -> bool:
     """True if no case notices."""
     rule_file, test_file = folder / "rule.yaml", folder / "mutant.test.yaml"
     group = {"name": "mutant", "rules": [dict(mutant.rule)]}
     rule_file.write_text(yaml.safe_dump({"groups": [group]}, sort_keys=False), "utf-8")
     if "record" in mutant.rule:
-        content = yaml.safe_load(RECORDING_TESTS.read_text("utf-8"))
-        content["rule_files"] = [str(rule_file)]
-        for one in content["tests"]:
-            one["promql_expr_test"] = [t for t in one["promql_expr_test"] if mutant.name in t["expr"]]
-        test_file.write_text(yaml.safe_dump(content, sort_keys=False), "utf-8")
-        return promtool.run(promtool_path, test_file)[0]
-    original = next(r for r in rules() if r.get("alert") == mutant.name)
-    names = set(_SERIES.findall(str(original["expr"])))
-    for cases in (CASES[mutant.name], CASES["quiet"]):  # most die of the first
-        groups = []
-        for case in cases:
-            one = promtool.rendered(case, only=mutant.name)
-            one["input_series"] = [s for s in one["input_series"] if s["series"].split("{")[0] in names]
-            groups.append(one)
-        promtool.write(test_file, groups, [rule_file])
+        texts: Iterable[str] = (_recording_tests(mutant.name),)
+    else:
+        texts = (_tests(mutant.name, key) for key in (mutant.name, "quiet"))  # most die of the first
+    for text in texts:
+        test_file.write_text(f"rule_files: [{rule_file}]\n{text}", "utf-8")
         if not promtool.run(promtool_path, test_file)[0]:
             return False
     return True

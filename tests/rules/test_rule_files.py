@@ -19,6 +19,8 @@ from rules.mutation import rules
 from rules.promtool import RULES
 from shared_data import REPOSITORY
 from stepscope.metrics import BY_NAME, PREFIX
+from stepscope.runtime.pages import snapshot_json
+from stepscope.runtime.sidecar import first_snapshot
 from tools import require_tool
 
 FILES = ("alerts.yaml", "alerts-absent.yaml", "recording.yaml")
@@ -68,7 +70,7 @@ def _annotation_queries(rule: dict[str, Any]) -> list[str]:
     """The queries that fill the alert's text, with a label selector in the place of the printf verb."""
     found = []
     for raw in _ANNOTATION_QUERY.findall(rule["annotations"]["description"]):
-        text = raw.replace('\\"', '"').replace("%q", '"x"')
+        text = re.sub(r"%(?:\[1\])?q", '"x"', raw.replace('\\"', '"'))
         found.append(re.sub(r"%(?:\[1\])?s", 'job="j",instance="i"', text))
     return found
 
@@ -179,6 +181,15 @@ def test_every_alert_has_a_runbook_with_commands_to_paste(alert: str) -> None:
         for query in re.sub(r"^#.*$", "", block, flags=re.M).strip().split("\n\n"):
             _check_series(query.replace("$INSTANCE", "i").replace("$POD", "p"), f"{alert}.md")
     assert len(text.splitlines()) <= 80, "a runbook is read at night: keep it short"
+
+
+@pytest.mark.parametrize("alert", BY_ALERT)
+def test_what_a_runbook_asks_the_sidecar_for_is_in_its_answer(alert: str) -> None:
+    """Keys of /api/v1/snapshot as jq is told them; the flags given to `serve` reach no other command in the pod."""
+    text = (RULES / "runbooks" / f"{alert}.md").read_text("utf-8")
+    asked = {key.strip() for keys in re.findall(r"snapshot \| jq '\{(.+?)\}'", text) for key in keys.split(",")}
+    assert asked <= set(snapshot_json(first_snapshot(), 0.0)), alert
+    assert "-- stepscope" not in text
 
 
 def test_runbooks_readme_and_docs_name_exactly_the_alerts_that_exist() -> None:

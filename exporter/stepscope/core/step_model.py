@@ -119,10 +119,10 @@ class Load:
     @property
     def prompts(self) -> float:
         """Prompts started per step: as given, else the steady state's, at most one per sequence; 0 without prefill."""
-        if self.prompts_per_step is not None:
-            return self.prompts_per_step
         if self.prefill_tokens_per_step <= 0.0:
             return 0.0
+        if self.prompts_per_step is not None:
+            return self.prompts_per_step
         arrivals = self.prefill_tokens_per_step + 0.5 * self.sequences
         return min(arrivals / max(self.mean_context_tokens, 1.0), max(self.sequences, 1.0))
 

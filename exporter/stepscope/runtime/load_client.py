@@ -136,9 +136,13 @@ class Stream:
                 if answer.status != 200:
                     raise failure(answer.status, answer.read(_ERROR_BYTES).decode("utf-8", "replace"))
                 while piece := answer.read1(_READ_BYTES):
-                    if reader.feed(piece):
-                        self.arrivals.append((client.clock(), float(reader.tokens)))
-                        self._wait_from_now()
+                    before = reader.tokens
+                    try:
+                        reader.feed(piece)
+                    finally:  # an error may stand behind tokens in the same piece
+                        if reader.tokens > before:
+                            self.arrivals.append((client.clock(), float(reader.tokens)))
+                            self._wait_from_now()
             finally:
                 answer.close()
         finally:

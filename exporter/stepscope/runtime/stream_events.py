@@ -58,16 +58,14 @@ class EventReader:
         self.counts_itself = False  # the server gives a running count
         self._rest = b""
 
-    def feed(self, piece: bytes) -> bool:
-        """True if the piece brought tokens. Raises StreamError for what the server reports, ValueError for nonsense."""
-        before = self.tokens
+    def feed(self, piece: bytes) -> None:
+        """Take a piece. Raises StreamError for what the server reports, ValueError or RecursionError for nonsense."""
         *lines, self._rest = (self._rest + piece).split(b"\n")
         if len(self._rest) > _MAX_LINE_BYTES:
             raise ValueError("an event without an end")
         for line in lines:
             if line.startswith(_DATA):
                 self._event(line[len(_DATA) :].strip())
-        return self.tokens > before
 
     def _event(self, data: bytes) -> None:
         if data == b"[DONE]":

@@ -1,0 +1,131 @@
+"""Plays one case through the simulator and the sidecar's core, and says what each source of parameters made of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from alert_quality_cases import FAULT_SECONDS, RUN_SECONDS, SWITCHES, Case, config_of, lost_blocks
+from alert_quality_laws import INTERVAL_SECONDS, SOURCES, laws_of, model_of
+from alert_quality_naive import Naive
+from alert_quality_rules import Rule, Series, cause_seconds, first_firing, holds
+
+from stepscope.core.estimate import Facts
+from stepscope.core.memory import Memory, Policy
+from stepscope.core.observer import observe
+from stepscope.core.sample import Reading
+from stepscope.engines import read
+from stepscope.metrics import CAUSES
+from stepscope.sim.simulation import Simulation, run_simulated
+
+EVALUATE_EVERY = 3  # samples: 15 s, Prometheus' usual evaluation interval
+SETTLE_SECONDS = 60.0  # after a fault begins, before the cause is asked for: two windows
+LEAST_TOLD_SHARE = 0.2  # of the time with a cause; with less the answer is "cannot tell"
+WARM_UP_SECONDS = 60.0
+NAIVE = "naive"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one source said in one run. Times of first firing in seconds of the run, None: never."""
+
+    before: dict[str, float | None]  # the fault
+    after: dict[str, float | None]
+    cause: str
+    no_law: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One run with all its outcomes."""
+
+    seed: int
+    fault: str
+    machine: str
+    shared: bool
+    itl_seconds: float  # mean of the healthy part
+    outcomes: dict[str, Outcome]
+
+
+def play(case: Case, rules: dict[str, Rule], law_seed: int) -> Played:
+    """Run a case once and judge it with every source."""
+    laws = laws_of(case.machine, law_seed)
+    facts = {source: found for source, found in laws.facts.items() if found is not None}
+    policy = Policy(
+        interval_seconds=INTERVAL_SECONDS,
+        warm_up_seconds=WARM_UP_SECONDS,
+        objective_tokens_per_second=case.target_tokens_per_second,
+    )
+    judges = {source: _Judge(found, policy) for source, found in facts.items()}
+    naive = Naive(model_of(case.machine), facts["datasheet"])
+    names: frozenset[str] | None = None
+
+    def sample(at: float, simulation: Simulation) -> None:
+        nonlocal names
+        if at == FAULT_SECONDS:
+            _begin(case.fault, simulation)
+        page = simulation.page_text(names)
+        reading = read(page, at) if page is not None else None
+        if reading is None:
+            names = None
+            return
+        names = reading.names
+        naive.add(reading)
+        for judge in judges.values():
+            judge.add(reading)
+
+    run_simulated(
+        config_of(case.machine), case.scenario, RUN_SECONDS, seed=case.seed, on_scrape=(INTERVAL_SECONDS, sample)
+    )
+    outcomes = {source: _outcome(judge.series, rules, source) for source, judge in judges.items()}
+    for source in SOURCES:
+        outcomes.setdefault(source, Outcome({}, {}, "cannot tell", no_law=True))
+    fired = naive.firing()
+    outcomes[NAIVE] = Outcome(
+        {"drift": first_firing(fired, 0.0, 0.0, FAULT_SECONDS)},
+        {"drift": first_firing(fired, 0.0, FAULT_SECONDS, RUN_SECONDS)},
+        "cannot tell",
+    )
+    return Played(case.seed, case.fault, case.machine.label, case.shared, naive.healthy_itl_seconds, outcomes)
+
+
+class _Judge:
+    """The sidecar's core with one set of facts."""
+
+    def __init__(self, facts: Facts, policy: Policy) -> None:
+        self._facts, self._policy = facts, policy
+        self._memories: dict[str, Memory] = {}
+        self.series = Series()
+
+    def add(self, reading: Reading) -> None:
+        """The next page."""
+        self._memories, views = observe(self._memories, reading, self._facts, self._policy)
+        self.series.add(reading.at_seconds, views[0])
+
+
+def _begin(fault: str, simulation: Simulation) -> None:
+    if fault == "preemption":
+        simulation.set_faults(lost_blocks(simulation.engines[0].scheduler.pool.usage))
+    elif fault in SWITCHES:
+        simulation.set_faults(SWITCHES[fault])
+
+
+def _outcome(series: Series, rules: dict[str, Rule], source: str) -> Outcome:
+    before: dict[str, float | None] = {}
+    after: dict[str, float | None] = {}
+    for name, rule in rules.items():
+        truth = [(at, holds(name, rule, series, at, source)) for at in series.times[::EVALUATE_EVERY]]
+        before[name] = first_firing(truth, rule.for_seconds, 0.0, FAULT_SECONDS)
+        after[name] = first_firing(truth, rule.for_seconds, FAULT_SECONDS, RUN_SECONDS)
+    return Outcome(before, after, _cause(series))
+
+
+def _cause(series: Series) -> str:
+    """What was given as cause for most of the time after the fault."""
+    length = RUN_SECONDS - FAULT_SECONDS - SETTLE_SECONDS
+    span = series.span(RUN_SECONDS, length)
+    if span is None:
+        return "cannot tell"
+    told = {cause: cause_seconds(*span, cause) for cause in CAUSES}
+    if sum(told.values()) < LEAST_TOLD_SHARE * length:
+        return "cannot tell"
+    return max(told, key=lambda cause: told[cause])
