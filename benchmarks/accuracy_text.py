@@ -25,8 +25,9 @@ the points within 6 %, share within 15 %.
   a group's shares by a point or two). Both with the prior of the pool that never saw the series; `stepscope fit`
   uses the committed table instead, whose pool did see these series.
 
-The terms, their form and the spread of the priors were chosen with these same measurements in view: by
-cross-validation, but the choice itself is not cross-validated. Expect somewhat more of a new engine.
+The terms and their form, the spread and strength of the priors and the weights of the pool were chosen with these
+same measurements in view, after some hundred variants: each by cross-validation or with series left out, but the
+choice itself is not cross-validated. Expect larger errors of a new engine.
 """
 
 MISSES = """A figure in bold misses its target. Why:
@@ -34,9 +35,9 @@ MISSES = """A figure in bold misses its target. Why:
 * *Dense, SGLang* are three series of 63 points. Times of neighbouring loads differ by 5 % without a trend (16
   sequences, 1,024 tokens in, 128 / 256 / 512 out: 7.82, 7.57, 7.97 ms). One series has nine points for
   eleven prices.
-* *Dense, TensorRT-LLM*: the points beyond 15 % are nearly all Llama 8B on eight H100, where the sweep itself jumps (128
+* *Dense, TensorRT-LLM*: the points beyond 15 % are all Llama 8B on eight H100, where the sweep itself jumps (128
   sequences, 1,024 in: 22.1 ms with 128 out, 9.8 with 256, 10.2 with 512).
-* *MoE, SGLang*: most of the points beyond 15 % are DeepSeek fp4 on B200, listed under two names, where 4 sequences
+* *MoE, SGLang*: nearly half of the points beyond 15 % are DeepSeek fp4 on B200, under two names, where 4 sequences
   take 8.3, 9.1 and 12.4 ms in three scenarios, and 32 take 50 % longer than 16 in one of them: one series seems to
   hold several recipes. A constant per scenario would fit them, and predict nothing.
 * *From 5 points*, what lies between the lowest and the highest batch rests on the form of the law, and for mixtures

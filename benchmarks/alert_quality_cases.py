@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cache
 
 from stepscope.sim.build import build_config
 from stepscope.sim.physics import StepWork
@@ -76,7 +76,7 @@ class Case:
     target_tokens_per_second: float
 
 
-@lru_cache(maxsize=None)
+@cache
 def config_of(machine: Machine) -> EngineConfig:
     """The simulated engine, with every feature that the product's law does not know."""
     return build_config(
@@ -113,9 +113,7 @@ def case(seed: int, fault: str) -> Case:
     later: tuple[Group, ...] = groups + grown
     if fault == "prompt_bursts":
         later = (*groups, _bursts(draw, config, target))
-    scenario = Scenario(
-        (Phase("healthy", FAULT_SECONDS, groups), Phase(fault, RUN_SECONDS - FAULT_SECONDS, later))
-    )
+    scenario = Scenario((Phase("healthy", FAULT_SECONDS, groups), Phase(fault, RUN_SECONDS - FAULT_SECONDS, later)))
     # headroom / objective is the step's target, in steps; a speculative step yields several tokens.
     per_step = sum(machine.draft_acceptance**k for k in range(machine.draft_tokens + 1))
     return Case(seed, fault, machine, scenario, shared, target, per_step * 0.9 / target)
@@ -150,6 +148,7 @@ def _agents(draw: random.Random, capacity: int, context: float) -> tuple[Group, 
 
 def _target(config: EngineConfig, sequences: int, context: float, capacity: int) -> float:
     """Halfway, as a ratio, between the step of the healthy load and that of the grown one."""
+
     def step(tokens: float) -> float:
         work = StepWork(sequences, 1 + config.draft_tokens, int(tokens), int(tokens * tokens / sequences))
         return config.physics.step_seconds(work)
@@ -164,4 +163,6 @@ def _bursts(draw: random.Random, config: EngineConfig, target: float) -> Group:
     think = draw.uniform(1.0, 2.0)
     users = 6
     tokens = int(chunk / seconds * think / users * draw.uniform(1.0, 2.0))
-    return Group("bursts", users, max(chunk, min(tokens, config.capacity_tokens // 40)), 8, think_seconds=think, spread=0.3)
+    return Group(
+        "bursts", users, max(chunk, min(tokens, config.capacity_tokens // 40)), 8, think_seconds=think, spread=0.3
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache
 
 from alert_quality_cases import LONGEST_TOKENS, Machine, config_of
 
@@ -13,13 +13,12 @@ from stepscope.core.assume import Calibration, Given, assume
 from stepscope.core.defaults import Machine as PriorMachine
 from stepscope.core.defaults import default_prior, find_row
 from stepscope.core.defaults_table import TABLE
-from stepscope.core.estimate import Facts
+from stepscope.core.estimate import Facts, kv_state
 from stepscope.core.fit import fit
 from stepscope.core.hardware import find_gpu
 from stepscope.core.law_terms import Point
 from stepscope.core.learn import Learner, learned, with_baseline
 from stepscope.core.load_bins import Bin, extended
-from stepscope.core.estimate import kv_state
 from stepscope.core.memory import Memory, Policy
 from stepscope.core.model_spec import ModelSpec, from_numbers
 from stepscope.core.observer import observe
@@ -50,7 +49,7 @@ def model_of(machine: Machine) -> ModelSpec:
     return from_numbers(physics.weight_bytes, physics.kv_bytes_per_token, physics.active_params, name="simulated")
 
 
-@lru_cache(maxsize=None)
+@cache
 def laws_of(machine: Machine, seed: int) -> Laws:
     """All laws of a machine; `seed` of the loads that the file and the learned law come from."""
     model = model_of(machine)

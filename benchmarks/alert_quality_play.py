@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from alert_quality_cases import FAULT_SECONDS, RUN_SECONDS, SWITCHES, Case, config_of, lost_blocks
 from alert_quality_laws import INTERVAL_SECONDS, SOURCES, laws_of, model_of
 from alert_quality_naive import Naive
-from alert_quality_rules import Rule, Series, cause_seconds, first_firing, holds
+from alert_quality_rules import Rule, Series, cause_seconds, first_firing, holds, thresholds
 
 from stepscope.core.estimate import Facts
 from stepscope.core.memory import Memory, Policy
@@ -19,6 +19,7 @@ from stepscope.sim.simulation import Simulation, run_simulated
 
 EVALUATE_EVERY = 3  # samples: 15 s, Prometheus' usual evaluation interval
 SETTLE_SECONDS = 60.0  # after a fault begins, before the cause is asked for: two windows
+MAIN_SHARE = float(thresholds()["preemption_share"])
 LEAST_TOLD_SHARE = 0.2  # of the time with a cause; with less the answer is "cannot tell"
 WARM_UP_SECONDS = 60.0
 NAIVE = "naive"
@@ -120,7 +121,10 @@ def _outcome(series: Series, rules: dict[str, Rule], source: str) -> Outcome:
 
 
 def _cause(series: Series) -> str:
-    """What was given as cause for most of the time after the fault."""
+    """The main cause after the fault, as the alerts' texts give it: the most frequent one other than none.
+
+    It has to be told for as large a share as makes a preemption an alert; below that the answer is "none".
+    """
     length = RUN_SECONDS - FAULT_SECONDS - SETTLE_SECONDS
     span = series.span(RUN_SECONDS, length)
     if span is None:
@@ -128,4 +132,5 @@ def _cause(series: Series) -> str:
     told = {cause: cause_seconds(*span, cause) for cause in CAUSES}
     if sum(told.values()) < LEAST_TOLD_SHARE * length:
         return "cannot tell"
-    return max(told, key=lambda cause: told[cause])
+    main = max((cause for cause in CAUSES if cause != "none"), key=lambda cause: told[cause])
+    return main if told[main] > MAIN_SHARE * length else "none"

@@ -66,6 +66,11 @@ def shipped_rules(path: Path = RULES / "alerts.yaml") -> dict[str, Rule]:
     return {name: _rule(name, by_name[alert]) for name, alert in ALERTS.items()}
 
 
+def thresholds(path: Path = RULES / "templates" / "thresholds.yaml") -> dict[str, Any]:
+    """Values of the rules' thresholds by name."""
+    return {name: entry["value"] for name, entry in yaml.safe_load(path.read_text("utf-8")).items()}
+
+
 def _rule(name: str, rule: dict[str, Any]) -> Rule:
     text = " ".join(rule["expr"].split())
     ranges = {seconds(found) for found in re.findall(r"\[(\w+)\]", text)} - {_SECONDS["h"]}
@@ -145,8 +150,11 @@ def holds(name: str, rule: Rule, series: Series, at: float, source: str) -> bool
         measuring = state_seconds(first, last, "measuring")
         compared = last.accounts.itl_compared - first.accounts.itl_compared
         told = measuring - cause_seconds(first, last, "preemption")
-        enough = (judged / rule.range_seconds > judged_share and compared / rule.range_seconds > compared_rate
-                  and told / rule.range_seconds > measuring_share)
+        enough = (
+            judged / rule.range_seconds > judged_share
+            and compared / rule.range_seconds > compared_rate
+            and told / rule.range_seconds > measuring_share
+        )
         if not enough or expected <= 0.0 or observed / expected - 1.0 <= limit:
             return False
         unexplained = cause_seconds(first, last, "unexplained")

@@ -22,9 +22,7 @@ Marked = list[tuple[Played, Mark]]
 
 def marks_of(played: Sequence[Played], truth: Truth, source: str) -> Marked:
     """Runs with a law of this source, with their marks."""
-    return [
-        (run, mark(run, run.outcomes[source], truth)) for run in played if not run.outcomes[source].no_law
-    ]
+    return [(run, mark(run, run.outcomes[source], truth)) for run in played if not run.outcomes[source].no_law]
 
 
 def summary(played: Sequence[Played], truth: Truth) -> str:
@@ -132,7 +130,12 @@ def _targets(played: Sequence[Played], truth: Truth) -> tuple[str, bool]:
         cause = _share([got.cause_right for _, got in marked])
         for name, value, wanted, met in (
             ("false alarms in healthy runs and before faults", f"{false}", "0", false == 0),
-            (f"25 % slower, found in {FOUND_SECONDS / 60:.0f} minutes", f"{share_25:.0%}", "95 %", share_25 >= FOUND_TARGET),
+            (
+                f"25 % slower, found in {FOUND_SECONDS / 60:.0f} minutes",
+                f"{share_25:.0%}",
+                "95 %",
+                share_25 >= FOUND_TARGET,
+            ),
             (f"40 % slower, found in {FOUND_SECONDS / 60:.0f} minutes", f"{share_40:.0%}", "100 %", share_40 >= 1.0),
             ("right cause", f"{cause:.0%}", "95 %", cause >= CAUSE_TARGET),
         ):

@@ -55,9 +55,7 @@ def read_truth(document: Mapping[str, Any]) -> Truth:
 def mark(run: Played, outcome: Outcome, truth: Truth) -> Mark:
     """Compare what was said with what is right."""
     right = truth[run.fault, run.shared]
-    in_time = {
-        name for name, at in outcome.after.items() if at is not None and at - FAULT_SECONDS <= FOUND_SECONDS
-    }
+    in_time = {name for name, at in outcome.after.items() if at is not None and at - FAULT_SECONDS <= FOUND_SECONDS}
     fired = {name for name, at in outcome.after.items() if at is not None}
     missed = right.must - in_time
     times = [at - FAULT_SECONDS for name in right.must if (at := outcome.after.get(name)) is not None]

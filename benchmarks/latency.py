@@ -119,8 +119,8 @@ def _measure(requests: int, first: bool) -> Table:
         f"Wall time of {requests} requests on one kept connection, {2 * _PAUSE_SECONDS * 1e3:.0f} ms apart, with the "
         "headers of Prometheus 2.42 (OpenMetrics, gzip), to the real command. Its engine took connections and "
         f"requests and never answered; the page still held the last good values ({len(ours.body)} bytes packed). A "
-        f"request costs the process {cpu / requests * 1e3:.2f} ms of CPU. Below it a server that does nothing, asked in "
-        f"turns with it: what the machine itself adds.{_FIRST if first else ''} Milliseconds.",
+        f"request costs the process {cpu / requests * 1e3:.2f} ms of CPU. Below it a server that does nothing, asked "
+        f"in turns with it: what the machine itself adds.{_FIRST if first else ''} Milliseconds.",
         ("who answers", "p50", "p90", "p99", "worst"),
         tuple(rows),
         (Check("own /metrics while the engine hangs, p99", p99, 10.0, "ms"),),

@@ -197,7 +197,8 @@ def _table(watched: list[_Scraping], memory: dict[str, float], seconds: int) -> 
         f"{seconds} s, after {_SETTLE_SECONDS} s to settle. CPU of the whole process, user and system, from the "
         "kernel's process clock, divided by the scrapes that the process itself counted. Nobody scraped stepscope "
         "meanwhile. The stepscope rows include fetching, reading, predicting, comparing and the schedule; the "
-        f"Prometheus row includes storing every series of the page. Range: means of {_BLOCK_SECONDS} s blocks. Resident memory at the end.",
+        "Prometheus row includes storing every series of the page. "
+        f"Range: means of {_BLOCK_SECONDS} s blocks. Resident memory at the end.",
         ("process", "scrapes", "ms CPU per scrape", "range of blocks", "against Prometheus", "resident MiB"),
         tuple(rows),
         tuple(checks),

@@ -87,6 +87,15 @@ CASES: dict[str, tuple[Case, ...]] = {
             silence(1, 10),
         ),
         Case(
+            "It leaves an idle engine alone whose target shrank with the last draft",
+            [
+                Sidecar.of(
+                    (5, replace(GOOD, target_step_seconds=0.036)), (20, replace(UNREACHABLE, floor_seconds=0.0200))
+                )
+            ],
+            silence(1, 25),
+        ),
+        Case(
             "It leaves a busy engine alone whose objective cannot be met, whatever else slows it",
             [Sidecar.of((10, replace(OVER, floor_seconds=0.0200, cause="unexplained", predicted_itl_seconds=0.026)))],
             silence(1, 10),

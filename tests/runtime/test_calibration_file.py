@@ -1,14 +1,19 @@
-"""A calibration file is read whole or refused with one line that names the file and the key."""
+"""A calibration file is read whole or refused with one line that names the file and the key, and written whole."""
 
 from __future__ import annotations
 
+import tempfile
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from stepscope.core.assume import Calibration
 from stepscope.core.step_model import LoadRange
 from stepscope.errors import ConfigError
-from stepscope.runtime.calibration_file import read_calibration
+from stepscope.runtime.calibration_file import read_calibration, write_calibration
 
 WHOLE = """
 parameters:
@@ -127,3 +132,81 @@ def test_a_bomb_of_aliases_does_not_hurt(tmp_path: Path) -> None:
     levels = "\n".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]" for n in range(1, 12))
     with pytest.raises(ConfigError, match="unknown key"):
         read_calibration(write(tmp_path, f"l0: &l0 [a]\n{levels}\n"))
+
+
+EVERYTHING = Calibration(
+    effective_bandwidth_bytes_per_second=2.0123456789e12,
+    step_overhead_seconds=1.5e-3,
+    sequence_cost_seconds=2e-5,
+    prefill_cost_seconds_per_token=3e-5,
+    kv_bandwidth_bytes_per_second=1.7e12,
+    kv_context_cost_seconds_per_byte_token=3.5e-19,
+    batch_growth_seconds=1e-4,
+    wide_batch_seconds=1e-3,
+    prefill_growth_seconds_per_token=2e-6,
+    prompt_cost_seconds=4e-3,
+    prompt_growth_seconds=5e-4,
+    valid_range=LoadRange(32.0, 306_000.0, 241.5),
+    residual_ratio=0.017,
+    noise_ratio=0.006,
+    samples=13,
+    model="Qwen/Qwen3-8B",
+    gpu="H100-SXM",
+    gpu_count=2,
+    engine_version="0.32.0",
+    dtype="bfloat16",
+    kv_dtype="fp8_e4m3",
+    date="2026-01-31",
+    stepscope_version="0.1.0",
+)
+
+
+def test_what_is_written_is_read_back_as_it_was(tmp_path: Path) -> None:
+    """Every field; only the identity is the file's own."""
+    path = tmp_path / "calibration.yaml"
+    write_calibration(path, EVERYTHING)
+    found = read_calibration(path)
+    assert replace(found, identity=EVERYTHING.identity) == EVERYTHING
+    assert {field.name for field in fields(Calibration)} == {field.name for field in fields(found)}
+    # No field was left at its default above, so none can have been forgotten in the table of keys.
+    assert all(getattr(EVERYTHING, field.name) != field.default for field in fields(Calibration) if field.name != "identity")
+
+
+@given(
+    st.floats(1.0, 1e15),
+    st.one_of(st.none(), st.floats(1.0, 1e15)),
+    st.floats(0.0, 1.0),
+    st.one_of(st.none(), st.text("abc:#-'\"\n é{}[],", max_size=12)),
+)
+def test_any_numbers_and_names_survive(bandwidth: float, kv: float | None, cost: float, name: str | None) -> None:
+    """Also names that YAML would take for something else."""
+    given_ = Calibration(bandwidth, cost, kv_bandwidth_bytes_per_second=kv, model=name)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "c.yaml"
+        write_calibration(path, given_)
+        assert replace(read_calibration(path), identity=given_.identity) == given_
+
+
+def test_what_is_unknown_is_not_written(tmp_path: Path) -> None:
+    """No empty sections, no null."""
+    path = tmp_path / "calibration.yaml"
+    write_calibration(path, Calibration(2e12))
+    text = path.read_text()
+    assert "null" not in text
+    assert [section for section in ("range", "residuals", "provenance") if section in text] == []
+    assert text.startswith("# The step law of one engine")
+
+
+def test_writing_replaces_a_file_whole_or_not_at_all(tmp_path: Path) -> None:
+    """A folder that is not there is one line; nothing else is left behind; others may read the file."""
+    path = tmp_path / "calibration.yaml"
+    path.write_text("old")
+    write_calibration(path, EVERYTHING)
+    assert [found.name for found in tmp_path.iterdir()] == ["calibration.yaml"]
+    assert path.stat().st_mode & 0o777 == 0o644
+    with pytest.raises(ConfigError, match=r"calibration file .*/none/c\.yaml: No such file or directory"):
+        write_calibration(tmp_path / "none" / "c.yaml", EVERYTHING)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ConfigError, match=r"calibration file .*/folder: "):
+        write_calibration(tmp_path / "folder", EVERYTHING)
+    assert sorted(found.name for found in tmp_path.iterdir()) == ["calibration.yaml", "folder"]

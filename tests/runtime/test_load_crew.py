@@ -9,9 +9,12 @@ from collections.abc import Iterator
 import pytest
 
 from chat_server import Manner, chat_server
-from sim_helpers import get, small, value
+from sim_helpers import small
 from stepscope.runtime.load_client import Dialect, LoadClient
 from stepscope.runtime.load_crew import Crew, Work
+from stepscope.runtime.load_probe import refresh_gauges
+from stepscope.runtime.load_watch import Watch
+from stepscope.runtime.scrape import Scraper
 from stepscope.runtime.scrape_options import ScrapeOptions
 from stepscope.sim.server import SimServer
 
@@ -59,8 +62,7 @@ def test_stop_hangs_up_on_everything(client: LoadClient) -> None:
     assert time.monotonic() - began < 1.0
     assert {stream.outcome for stream in crew.streams} == {"aborted"}
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("load-")]
-    client.stream(8, 2).run()
-    assert value(get(client.options.api_url("/metrics")), "vllm:num_requests_running") == 0.0
+    assert refresh_gauges(client, Watch(Scraper(client.options)))
 
 
 def test_a_refusing_engine_is_not_asked_at_full_speed() -> None:

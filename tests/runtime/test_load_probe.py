@@ -46,8 +46,8 @@ def bench() -> Iterator[Bench]:
 
 
 def nothing_runs(bench: Bench) -> bool:
-    refresh_gauges(bench.client)
-    return value(get(bench.client.options.api_url("/metrics")), "vllm:num_requests_running") == 0.0
+    client = LoadClient(bench.client.options, bench.client.model)
+    return refresh_gauges(client, bench.watch) and value(get(bench.client.options.api_url("/metrics")), "vllm:num_requests_running") == 0.0
 
 
 def test_streams_side_by_side_are_measured_without_their_prompts(bench: Bench) -> None:

@@ -19,7 +19,6 @@ from stepscope.commands._bench_text import table, write_csv, write_points
 from stepscope.core.bench_report import LoadAsked, Outcome, row
 from stepscope.core.engine_span import engine_span
 from stepscope.core.load_trace import steady_window
-from stepscope.runtime.load_client import Limits
 from stepscope.runtime.load_crew import Crew
 from stepscope.runtime.load_dialect import detect
 from stepscope.runtime.load_probe import refresh_gauges
@@ -28,7 +27,6 @@ from stepscope.runtime.pages import finite
 HELP = "Put load on an engine and set what it did beside what the step law predicts."
 
 _POLL_SECONDS = 0.1
-_GAUGE_SECONDS = 5.0  # for the last, tiny request
 # Nothing but these from so many requests: the engine is gone, or knows us not, and more requests would not help.
 _HOPELESS, _HOPELESS_REQUESTS = frozenset({"connection", "denied"}), 8
 
@@ -66,8 +64,7 @@ def run(args: argparse.Namespace) -> int:
         finally:
             progress.clear()
             with contextlib.suppress(KeyboardInterrupt):  # a second Ctrl-C ends even this
-                engine.client.limits = Limits(_GAUGE_SECONDS, time.monotonic() + _GAUGE_SECONDS)
-                refresh_gauges(engine.client)
+                refresh_gauges(engine.client, engine.watch)
             _say(found, flags, engine)
     return 0 if found and all(one["outcomes"].get("ok") for one in found) else 1
 

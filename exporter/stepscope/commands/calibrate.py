@@ -22,10 +22,9 @@ from stepscope.core.calibrate import Measured, advice, bandwidths, calibration_o
 from stepscope.core.defaults import default_prior, find_row
 from stepscope.core.defaults_table import TABLE
 from stepscope.core.fit import Fit, fit
-from stepscope.core.probes import Pace, Probe, plan, shrink
+from stepscope.core.probes import Pace, Probe, plan, prefill_pace, shrink
 from stepscope.errors import ConfigError
 from stepscope.runtime.calibration_file import write_calibration
-from stepscope.runtime.load_client import Limits
 from stepscope.runtime.load_dialect import detect
 from stepscope.runtime.load_probe import Bench, ProbeError, measure, refresh_gauges
 
@@ -35,8 +34,9 @@ _MEASURE_SECONDS = 4.0  # four readings a second apart
 _MAX_SECONDS = 300.0
 _REPEAT = 2  # two of a kind are what noise needs
 _END_SECONDS = 2.0  # of the whole time, for the fit and the file
-_GAUGE_SECONDS = 5.0  # for the last, tiny request
-_WARM_UP_TOKENS, _WARM_UP_OUTPUT = 256, 32  # a first prompt and a second of decoding: kernels are built, pace is known
+_WARM_UP_TOKENS, _WARM_UP_OUTPUT = 256, 16  # kernels are built and the pace is known; one prompt is 8 times as long
+# A probe whose prompts take so many times as long as expected, and some, is given up and made smaller.
+_PATIENCE, _PATIENCE_SECONDS = 2.5, 10.0
 _FEWEST = 3  # measured probes, of at least two contexts: below, the law would be the data sheet's
 
 
@@ -95,8 +95,7 @@ def run(args: argparse.Namespace) -> int:
         finally:
             progress.clear()
             with contextlib.suppress(KeyboardInterrupt):  # a second Ctrl-C ends even this
-                engine.client.limits = Limits(_GAUGE_SECONDS, time.monotonic() + _GAUGE_SECONDS)
-                refresh_gauges(engine.client)
+                refresh_gauges(engine.client, engine.watch)
         if flags.points_output is not None and done.measured:
             _write(flags.points_output, point_rows(done.measured, engine))
         if done.failure is not None:
@@ -121,7 +120,8 @@ def _measure(engine: _load.Opened, flags: _Flags, progress: _load.Progress, unti
     def one(probe: Probe) -> Measured:
         nonlocal pace
         assert isinstance(pace, Pace)
-        found = measure(bench, probe, flags.probe_seconds)
+        patience = _PATIENCE * pace.prompt_seconds(probe) + _PATIENCE_SECONDS
+        found = measure(bench, probe, flags.probe_seconds, patience)
         done.measured.append(found)
         pace = _new_pace(pace, found)
         return found
@@ -142,6 +142,10 @@ def _measure(engine: _load.Opened, flags: _Flags, progress: _load.Progress, unti
         if isinstance(failure, ProbeError):
             if failure.outcome == "time":
                 break
+            if failure.outcome == "slow":
+                pace = pace.slower(_PATIENCE)
+                todo = [probe, *todo] if done.measured else []
+                continue
             if failure.outcome not in ("rejected", "out_of_memory"):
                 done.failure = str(failure)
                 return done
@@ -180,30 +184,33 @@ def _again(
 
 
 def _warm_up(engine: _load.Opened) -> Pace | str:
-    """The engine's pace from one short request; a line where it failed."""
-    prompt = min(_WARM_UP_TOKENS, engine.room.longest)
-    engine.client.stream(prompt, _WARM_UP_OUTPUT).run()  # the first of its kind: kernels may have to be built
-    stream = engine.client.stream(prompt, _WARM_UP_OUTPUT)
-    stream.run()
-    trace = stream.trace(time.monotonic())
-    ttft, tpot = trace.ttft_seconds, trace.tpot_seconds
-    if stream.outcome != "ok" or not ttft or not tpot:
-        return f"a first request ended with {stream.outcome.replace('_', ' ')}: {stream.reason or 'too few tokens'}"
+    """The engine's pace from a short and a longer request; a line where one failed."""
+    seen = []
+    # The first of its kind is thrown away: kernels may have to be built.
+    for tokens in (_WARM_UP_TOKENS, _WARM_UP_TOKENS, 8 * _WARM_UP_TOKENS):
+        stream = engine.client.stream(min(tokens, engine.room.longest), _WARM_UP_OUTPUT)
+        stream.run()
+        trace = stream.trace(time.monotonic())
+        if stream.outcome != "ok" or not trace.ttft_seconds or not trace.tpot_seconds:
+            return f"a first request: {stream.outcome.replace('_', ' ')}: {stream.reason or 'too few tokens'}"
+        seen.append((trace.prompt_tokens, trace.ttft_seconds, trace.tpot_seconds))
+    (_, _, _), (few, few_seconds, step), (many, many_seconds, _) = seen
     model = engine.facts.model
     assert model is not None  # seen by run
     per_token = model.kv_read_bytes_per_token(engine.given.gpu_count) or engine.kv.bytes_per_token or 0.0
-    read = model.weights.read_bytes(1.0) + per_token * stream.prompt_tokens
-    return Pace(tpot, read, per_token, stream.prompt_tokens / ttft)
+    read = model.weights.read_bytes(1.0) + per_token * few
+    return Pace(step, read, per_token, *prefill_pace((few, few_seconds), (many, many_seconds)))
 
 
 def _new_pace(pace: Pace, found: Measured) -> Pace:
-    """The latest prefill speed of long prompts, and a step no slower than what was seen where most was read."""
+    """A step no faster than was seen where most was read, and prompts as fast as the last large lot of them."""
     read = (found.point.weight_bytes or 0.0) + found.point.kv_bytes
     if found.probe.kind == "decode" and read > 0.0:
         seen = found.point.itl_seconds * pace.step_bytes / read
         pace = replace(pace, step_seconds=max(pace.step_seconds, seen))
-    if found.probe.streams * found.probe.prompt_tokens > 4 * _WARM_UP_TOKENS:
-        pace = replace(pace, prefill_tokens_per_second=found.prefill_tokens_per_second)
+    tokens = found.probe.streams * found.probe.prompt_tokens
+    if tokens > 4 * _WARM_UP_TOKENS:
+        pace = pace.slower(tokens / found.prefill_tokens_per_second / pace.prompt_seconds(found.probe))
     return pace
 
 

@@ -6,8 +6,10 @@ is missing is said with the flag that supplies it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from stepscope.core.defaults import ANY, Machine, default_law, find_row
+from stepscope.core.defaults_table import TABLE
 from stepscope.core.estimate import Facts
 from stepscope.core.hardware import Gpu
 from stepscope.core.model_spec import ModelSpec
@@ -22,6 +24,8 @@ DATASHEET_COMPUTE_SHARE = 0.645
 # Measured decode step over (weights + KV) / (0.6 x peak) on 206 points of vLLM serving dense models on H100, H200 and
 # B200 (silicon_dense_vllm in the public InferenceX and NVIDIA sweeps): 5th and 95th percentile; the median is 1.8.
 DATASHEET_LOW, DATASHEET_HIGH = 0.92, 3.6
+POOLED_ENGINE = "vllm"  # the only dialect whose pages are read
+STAND_IN_LOW, STAND_IN_HIGH = 0.72, 1.48  # the widest of the dense rows (core/defaults_table.py)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +157,9 @@ def _law(given: Given, model: ModelSpec | None) -> tuple[StepLaw | None, tuple[s
     bandwidth = given.bandwidth
     if bandwidth is None:
         return None, ("GPU: give --hardware.gpu and --hardware.count, or --calibration.*",), ()
+    pooled = _pooled_law(given, model, bandwidth, kv_bytes_per_token)
+    if pooled is not None:
+        return pooled
     guesses = [
         f"nothing was calibrated: reads proceed at {DATASHEET_BANDWIDTH_SHARE:.0%} of the data sheet's bandwidth, "
         "without overhead; measured engines take 0.9 to 3.6 times as long"
@@ -178,6 +185,47 @@ def _law(given: Given, model: ModelSpec | None) -> tuple[StepLaw | None, tuple[s
         lacks,
         tuple(guesses),
     )
+
+
+def _pooled_law(
+    given: Given, model: ModelSpec, bandwidth: float, kv_bytes_per_token: float | None
+) -> tuple[StepLaw, tuple[str, ...], tuple[str, ...]] | None:
+    """The law pooled from public measurements; None where the pool says nothing of such a GPU, or the model too little.
+
+    It needs layers and active parameters: guessing them from a number of bytes would be making them up.
+    """
+    if given.gpu is None or given.flops is None or model.layers is None or not model.active_params:
+        return None
+    eight_bit = "8" in model.weight_dtype and given.gpu.fp8_flops is not None and given.peak_flops is None
+    machine = Machine(
+        engine=POOLED_ENGINE,
+        gpu=given.gpu.name,
+        gpus=given.gpu_count,
+        peak_bandwidth_bytes_per_second=bandwidth,
+        peak_flops=given.gpu.fp8_flops * given.gpu_count if eight_bit and given.gpu.fp8_flops else given.flops,
+        active_params=model.active_params,
+        moe=model.kind == "moe",
+        four_bit="4" in model.weight_dtype,
+        layers=float(model.layers),
+    )
+    if machine.generation == ANY:
+        return None
+    row = find_row(TABLE, machine)
+    low, high = row.low, row.high
+    if not row.series:  # other engines or generations stand in: the widest spread of the pool is the honest one
+        low, high = min(low, STAND_IN_LOW), max(high, STAND_IN_HIGH)
+    where = f"{POOLED_ENGINE} on {machine.generation} GPUs"
+    said = f"{row.points} public measurements of {where}" if row.points else f"public measurements, none of {where}"
+    law = replace(
+        default_law(row, machine, model.weights, kv_bytes_per_token),
+        identity=f"{POOLED_ENGINE}-{machine.generation}-{'moe' if machine.moe else 'dense'}",
+        low_factor=low,
+        high_factor=high,
+    )
+    guess = (
+        f"nothing was calibrated: parameters pooled from {said}; measured engines take {low:.2f} to {high:.2f} times"
+    )
+    return law, (), (guess + " as long (5th to 95th percentile)",)
 
 
 def _mismatches(given: Given, model: ModelSpec | None, engine_version: str | None) -> tuple[str, ...]:

@@ -180,9 +180,13 @@ def default_prior(row: Pooled, machine: Machine) -> Prior:
 
 
 def default_law(row: Pooled, machine: Machine, weights: WeightBytes, kv_bytes_per_token: float | None) -> StepLaw:
-    """The step law of an engine that was never measured, with the spread seen on engines left out of the pool."""
+    """The step law of an engine that was never measured, with the spread seen on engines left out of the pool.
+
+    Reads are held to the data sheet's best time: a pool in which batch and context grow together may give all of their
+    cost to one of them, and a KV cache that is read for nothing would hide the very thing one looks for.
+    """
     return law_of(
-        prices_of(coefficients(row), machine),
+        default_prior(row, machine).mean,
         weights,
         kv_bytes_per_token,
         source="datasheet",

@@ -17,6 +17,7 @@ from stepscope.core.law_terms import CORE, KV, OVERHEAD, PREFILL, TERMS, WEIGHTS
 from stepscope.core.load_bins import Bin, Episode, Key, binned, extended, is_over, may_enter
 from stepscope.core.memory import Memory
 from stepscope.core.step_model import Load, LoadRange, StepLaw, WeightBytes, predict
+from stepscope.core.window import PREFILL_SHARE_LIMIT
 
 LEARN_SECONDS = 600.0  # in episodes before the first fit, so that 15 minutes of varied load are enough
 LEAST_BINS = 8  # twice the number of prices
@@ -117,6 +118,10 @@ def fitted(
     ]
     grows = weights.experts > 0
     found = fit(points, _prior(points, grows), weights)
+    judged = [point for point in points if not _is_mostly_prefill(found.law, point)]
+    if LEAST_BINS <= len(judged) < len(points):
+        points = judged
+        found = fit(points, _prior(points, grows), weights)
     has_prefill = any(point.prefill_tokens_per_step > 0.0 for point in points)
     unknown = [TERMS[term] for term in CORE if not found.identifiable[TERMS[term]]]
     if not has_prefill:
@@ -146,6 +151,12 @@ def fitted(
     middle = sorted(points, key=lambda point: point.tokens_in_flight)[len(points) // 2]
     load = Load(middle.sequences, middle.tokens_in_flight, kv_bytes=middle.kv_bytes)
     return Baseline(law, in_tokens, load, not in_tokens and _is_slow_from_birth(law, load, facts.law)), lacks
+
+
+def _is_mostly_prefill(law: StepLaw, point: Point) -> bool:
+    """True for a load that is never judged: prompt chunks take so much of it that their price is no longer linear."""
+    step = predict(law, point.load)
+    return step is not None and step.prefill_seconds > PREFILL_SHARE_LIMIT * step.itl_seconds
 
 
 def _is_slow_from_birth(law: StepLaw, load: Load, datasheet: StepLaw | None) -> bool:

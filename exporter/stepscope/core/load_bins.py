@@ -127,6 +127,7 @@ def may_enter(pair: Pair, memory: Memory, warm_up_seconds: float) -> bool:
         and window.increase(first.preemptions, last.preemptions) == 0.0
         and not _is_torn(pair)
         and pair.gauges_moved
+        and not pair.holds_waits
     )
 
 

@@ -39,6 +39,7 @@ class Memory:
     decoding: float | None = None  # the last known mean number of decoding requests
     unmoved_samples: int = 0
     moved_at_seconds: float = 0.0
+    requeued: bool = False  # requests were preempted, and since then somebody has always waited
     still_samples: int = 0  # in a row at which the gauges stood still although tokens were generated
     usual_step: Trailing = Trailing()
     usual_tokens_per_sequence: Trailing = Trailing()

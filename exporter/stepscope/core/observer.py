@@ -19,6 +19,8 @@ __all__ = ["Memory", "Policy", "observe"]
 # So many samples in a row at which usage and running do not change by a single block while every request grows: of a
 # handful of short requests one such sample may be chance.
 _FROZEN_SAMPLES = 3
+# Mean gap x steps over time, after a preemption: beyond it a resumed request brought its wait along.
+_OVERLAP_LIMIT = 1.05
 _PAIR_INTERVALS = 3.0  # a pair may span this many scrape intervals, or the window if that is longer
 
 
@@ -81,6 +83,8 @@ def _difference(memory: Memory | None, sample: EngineSample, reading: Reading, f
     # A sliding window that is full grows no more: usage may stand still with nothing wrong.
     grows = facts.model is None or not facts.model.hybrid
     still = memory.still_samples + 1 if grows and window.stands_still(before, sample) else 0
+    preempted = window.increase(before.preemptions, sample.preemptions) > 0.0
+    requeued = memory.requeued or preempted
     drafts = window.increase(before.drafts, sample.drafts)
     drafted = window.increase(before.draft_tokens, sample.draft_tokens)
     pair = Pair(
@@ -97,14 +101,15 @@ def _difference(memory: Memory | None, sample: EngineSample, reading: Reading, f
         open_prompt_tokens=placed.ledger.open_tokens,
         positions_per_sequence=1.0 + drafted / drafts if drafts > 0.0 else 1.0,
         gauges_moved=still < _FROZEN_SAMPLES,
+        holds_waits=requeued and not _gaps_are_steps(observations, itl_sum, steps, seconds, reading),
     )
     if facts.law is not None and observations > 0.0:
         load = load_of_pair(pair, kv, facts)
         predicted = predict(facts.law, load) if load is not None else None
-        may_compare = placed.accounted and pair.gauges_moved
+        may_compare = placed.accounted and pair.gauges_moved and not pair.holds_waits
         # A preempted request's gap holds its time in the queue, and an engine that emptied within the pair shows the
         # tokens of the void, not of the steps: neither is to be compared with a decode step.
-        quiet = window.increase(before.preemptions, sample.preemptions) == 0.0 and sample.requests_running != 0.0
+        quiet = not preempted and sample.requests_running != 0.0
         pair = replace(pair, predicted=predicted, comparable=predicted is not None and quiet and may_compare)
     moved = window.has_moved(before, sample)
     longest = max(policy.window_seconds, _PAIR_INTERVALS * policy.interval_seconds)
@@ -122,12 +127,19 @@ def _difference(memory: Memory | None, sample: EngineSample, reading: Reading, f
         decoding=sequences if sequences is not None else memory.decoding,
         unmoved_samples=0 if moved else memory.unmoved_samples + 1,
         moved_at_seconds=at if moved else memory.moved_at_seconds,
+        requeued=requeued and sample.requests_waiting != 0.0,
         still_samples=still,
         usual_step=memory.usual_step,
         usual_tokens_per_sequence=memory.usual_tokens_per_sequence,
         accounts=memory.accounts,
     )
     return Step(advanced, kv, pair, has_pair_time=usable)
+
+
+def _gaps_are_steps(observations: float, itl_sum: float, steps: float | None, seconds: float, reading: Reading) -> bool:
+    """True if no gap of the pair can hold a wait; False also where several API servers count steps more than once."""
+    overlap = window.overlap(observations, itl_sum, steps, seconds) if reading.single_process else None
+    return overlap is not None and overlap <= _OVERLAP_LIMIT
 
 
 def _is_new_life(memory: Memory, sample: EngineSample, reading: Reading) -> bool:

@@ -48,33 +48,61 @@ class Room:
     def longest(self) -> int:
         """Longest prompt that leaves room for what is generated."""
         length = self.max_model_len or UNKNOWN_LENGTH_TOKENS
-        return max(1, min(length - min(GROWTH_TOKENS, length // 4), round(self.fits(1))))
+        longest = length - min(GROWTH_TOKENS, length // 4)
+        fits = self.fits(1)
+        return max(1, longest if math.isinf(fits) else min(longest, int(fits)))
 
     def fits(self, streams: int) -> float:
         """Context tokens for each of so many streams."""
         if self.capacity_tokens is None:
-            return math.inf if self.max_model_len is None else float(self.max_model_len)
+            return math.inf
         return POOL_SHARE * self.capacity_tokens / streams
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast the engine is, as far as is known: one stream's step, bytes read in it, and prefill speed."""
+    """How fast the engine is, as far as is known: one stream's step, the bytes read in it, and its prompts.
+
+    A prompt of p tokens takes p x (prefill_seconds_per_token + p x prefill_growth): attention grows with the context.
+    """
 
     step_seconds: float
     step_bytes: float
     kv_bytes_per_token: float
-    prefill_tokens_per_second: float
+    prefill_seconds_per_token: float
+    prefill_growth: float = 0.0  # seconds per token and token of the prompt
+
+    def prompt_seconds(self, probe: Probe) -> float:
+        """Of all prompts of a probe, one after another."""
+        each = self.prefill_seconds_per_token + probe.prompt_tokens * self.prefill_growth
+        return probe.streams * probe.prompt_tokens * each
 
     def seconds(self, probe: Probe, measure_seconds: float) -> float:
         """About how long a probe takes, prompts included."""
-        prompts = probe.streams * probe.prompt_tokens / self.prefill_tokens_per_second
+        prompts = self.prompt_seconds(probe)
         read = self.step_bytes + probe.streams * probe.prompt_tokens * self.kv_bytes_per_token
         step = self.step_seconds * read / self.step_bytes
         measured = max(measure_seconds, MIN_STEPS * step)
         if probe.kind == "mixed":
             measured = max(measured, MIXED_WAVES * (prompts + probe.output_tokens * step))
         return START_SECONDS + SLACK * (prompts + measured)
+
+    def slower(self, factor: float) -> Pace:
+        """The same with prompts that take so many times as long."""
+        return replace(
+            self,
+            prefill_seconds_per_token=factor * self.prefill_seconds_per_token,
+            prefill_growth=factor * self.prefill_growth,
+        )
+
+
+def prefill_pace(short: tuple[float, float], longer: tuple[float, float]) -> tuple[float, float]:
+    """(seconds per token, growth) from (prompt tokens, seconds to the first token) of two prompts."""
+    (few, few_seconds), (many, many_seconds) = short, longer
+    if many <= few:
+        return few_seconds / few, 0.0
+    growth = max(0.0, (many_seconds / many - few_seconds / few) / (many - few))
+    return many_seconds / many - growth * many, growth
 
 
 def plan(room: Room, *, streams: int | None = None, short: int | None = None, long: int | None = None) -> list[Probe]:
@@ -86,9 +114,9 @@ def plan(room: Room, *, streams: int | None = None, short: int | None = None, lo
     most = room.fits(1) / (2.0 * short)
     wide = streams or int(max(2.0, min(STREAMS, most)))
     lone = min(long or LONG_TOKENS, room.longest)
-    beside = max(short, round(min(lone, room.fits(wide))))
+    beside = max(short, int(min(lone, room.fits(wide))))
     some = max(2, wide // 4)
-    middle = max(short, round(math.sqrt(short * min(lone, room.fits(some)))))
+    middle = max(short, int(math.sqrt(short * min(lone, room.fits(some)))))
     probes = [
         Probe("decode", 1, short),
         Probe("decode", wide, short),

@@ -49,6 +49,7 @@ class Pair:
     predicted: StepTime | None = None
     comparable: bool = False  # its observations may be set against `predicted`
     gauges_moved: bool = True  # False: usage and running stand still although the requests must have grown
+    holds_waits: bool = False  # gaps of preempted requests, which hold their time in the queue
 
     @property
     def seconds(self) -> float:
@@ -82,6 +83,16 @@ def has_moved(first: EngineSample, last: EngineSample) -> bool:
         or (first.itl_seconds and first.itl_seconds.count) != (last.itl_seconds and last.itl_seconds.count)
         or _counters(first) != _counters(last)
     )
+
+
+def overlap(observations: float, itl_sum_seconds: float, steps: float | None, seconds: float) -> float | None:
+    """Mean gap x steps over the time they took: 1 where steps follow each other and gaps are steps.
+
+    Less where steps gave nobody a token or nobody ran. More proves that gaps were longer than steps. None without steps.
+    """
+    if not steps or observations <= 0.0 or seconds <= 0.0:
+        return None
+    return itl_sum_seconds / observations * steps / seconds
 
 
 def stands_still(first: EngineSample, last: EngineSample) -> bool:

@@ -8,19 +8,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from stepscope.core.calibrate import Measured
-from stepscope.core.engine_span import EngineSpan, engine_span
+from stepscope.core.engine_span import EngineSpan, engine_span, requests
 from stepscope.core.estimate import Facts
 from stepscope.core.law_terms import Point
 from stepscope.core.load_trace import ClientSpan, client_span
 from stepscope.core.probes import MIN_STEPS, MIXED_WAVES, Probe
 from stepscope.errors import StepscopeError
-from stepscope.runtime.load_client import LoadClient
+from stepscope.runtime.load_client import Limits, LoadClient
 from stepscope.runtime.load_crew import Crew, Work
 from stepscope.runtime.load_watch import Watch
 
 _LONGEST_OUTPUT = 8192  # tokens of a stream that is hung up on when it has been measured
 _POLL_SECONDS = 0.05
 _STUCK_SECONDS = 5.0  # nobody new decodes, somebody waits: the engine runs no more at once
+_GAUGE_SECONDS = 5.0  # for the engine to notice that everybody hung up: the end of a step, or of a long prompt's chunk
+_GAUGE_POLL_SECONDS = 0.2
 _ENDLESS = 10**6  # requests of a worker that is stopped from outside
 # The engine's tokens in flight are whole blocks and may hold a prompt under way; what lies further from the client's
 # count than this is not the load that was put on.
@@ -28,7 +30,7 @@ _TOKENS_LOW, _TOKENS_HIGH = 0.8, 1.5
 
 
 class ProbeError(StepscopeError):
-    """A probe could not be measured. `outcome`: as of a request, or `foreign` or `time`; `streams`: that did run."""
+    """A probe could not be measured. `outcome`: as of a request, or `foreign`, `time`, `slow`; `streams`: that did run."""
 
     def __init__(self, outcome: str, message: str, streams: int = 0) -> None:
         super().__init__(message)
@@ -48,14 +50,17 @@ class Bench:
     progress: Callable[[str], None]
 
 
-def measure(bench: Bench, probe: Probe, seconds: float) -> Measured:
-    """Run a probe and measure it for at least `seconds`. Raises ProbeError; nothing is left running either way."""
+def measure(bench: Bench, probe: Probe, seconds: float, prompt_seconds: float = math.inf) -> Measured:
+    """Run a probe and measure it for at least `seconds`. Raises ProbeError; nothing is left running either way.
+
+    prompt_seconds: how long the first prompts may take all together.
+    """
     crew = Crew(bench.client, _works(bench, probe), keep=True)
     bench.watch.readings.clear()
     try:
         bench.watch.start()
         crew.start()
-        _wait_for_all(bench, probe, crew)
+        _wait_for_all(bench, probe, crew, prompt_seconds)
         start = time.monotonic()
         bench.watch.read()
         _hold(bench, probe, crew, start, seconds)
@@ -82,9 +87,21 @@ def measure(bench: Bench, probe: Probe, seconds: float) -> Measured:
     return _measured(bench, probe, client, engine, whole, len(firsts) * probe.prompt_tokens / prefill_seconds)
 
 
-def refresh_gauges(client: LoadClient) -> None:
-    """One tiny request: vLLM's gauges would else stand as they were when everything was cancelled."""
-    client.stream(8, 2).run()
+def refresh_gauges(client: LoadClient, watch: Watch) -> bool:
+    """See the engine idle again after everything was cancelled; False if that takes longer than a few seconds.
+
+    vLLM's gauges stand as they were until the next step, so each look is preceded by a tiny request.
+    """
+    until = time.monotonic() + _GAUGE_SECONDS
+    while True:
+        client.limits = Limits(_GAUGE_SECONDS, until)
+        client.stream(8, 2).run()
+        reading = watch.read()
+        if reading is None or not requests(reading):
+            return True
+        if time.monotonic() >= until:
+            return False
+        time.sleep(_GAUGE_POLL_SECONDS)
 
 
 def _works(bench: Bench, probe: Probe) -> list[Work]:
@@ -99,9 +116,10 @@ def _works(bench: Bench, probe: Probe) -> list[Work]:
     ]
 
 
-def _wait_for_all(bench: Bench, probe: Probe, crew: Crew) -> None:
+def _wait_for_all(bench: Bench, probe: Probe, crew: Crew, prompt_seconds: float) -> None:
     """Until every stream decodes (in a mixed probe: until as many have begun)."""
     most, since = 0, time.monotonic()
+    until = since + prompt_seconds
     while True:
         _check(bench, probe, crew)
         begun = crew.decoding if probe.kind == "decode" else crew.started
@@ -115,6 +133,8 @@ def _wait_for_all(bench: Bench, probe: Probe, crew: Crew) -> None:
         running = sum(sample.requests_running or 0.0 for sample in latest.engines) if latest is not None else 0.0
         if waiting and running <= begun and now - since > _STUCK_SECONDS:
             raise ProbeError("rejected", f"{probe}: the engine runs no more than {begun} of these at once", begun)
+        if now > until:
+            raise ProbeError("slow", f"{probe}: after {prompt_seconds:.0f} s {begun} prompts were done", begun)
         bench.progress(f"{probe}: {begun} of {probe.streams} prompts done")
         time.sleep(_POLL_SECONDS)
 
