@@ -112,7 +112,7 @@ def case(seed: int, fault: str) -> Case:
     grown = agents if fault in ("context_growth", "frozen_gauges") else ()
     later: tuple[Group, ...] = groups + grown
     if fault == "prompt_bursts":
-        later = (*groups, _bursts(draw, config, target))
+        later = (*groups, _bursts(draw, config))
     scenario = Scenario((Phase("healthy", FAULT_SECONDS, groups), Phase(fault, RUN_SECONDS - FAULT_SECONDS, later)))
     # headroom / objective is the step's target, in steps; a speculative step yields several tokens.
     per_step = sum(machine.draft_acceptance**k for k in range(machine.draft_tokens + 1))
@@ -156,7 +156,7 @@ def _target(config: EngineConfig, sequences: int, context: float, capacity: int)
     return (step(context) * step(BUSY_SHARE * capacity)) ** 0.5
 
 
-def _bursts(draw: random.Random, config: EngineConfig, target: float) -> Group:
+def _bursts(draw: random.Random, config: EngineConfig) -> Group:
     """Prompts that keep about half of the engine's time."""
     chunk = config.max_num_batched_tokens
     seconds = config.physics.step_seconds(StepWork(chunks=((chunk, 0),)))

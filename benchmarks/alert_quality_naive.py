@@ -1,4 +1,4 @@
-"""The rule people write first: the interpolated median gap against (weights + KV) / bandwidth, off by 15 % for 5 min."""
+"""The rule people write first: the interpolated median gap against (weights + KV) / bandwidth, 15 % off for 5 min."""
 
 from __future__ import annotations
 

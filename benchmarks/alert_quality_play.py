@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from alert_quality_cases import FAULT_SECONDS, RUN_SECONDS, SWITCHES, Case, config_of, lost_blocks
 from alert_quality_laws import INTERVAL_SECONDS, SOURCES, laws_of, model_of
 from alert_quality_naive import Naive
-from alert_quality_rules import Rule, Series, cause_seconds, first_firing, holds, thresholds
+from alert_quality_rules import Rule, Series, first_firing, thresholds
 
 from stepscope.core.estimate import Facts
 from stepscope.core.memory import Memory, Policy
 from stepscope.core.observer import observe
 from stepscope.core.sample import Reading
+from stepscope.core.snapshot import Assumed
 from stepscope.engines import read
 from stepscope.metrics import CAUSES
 from stepscope.sim.simulation import Simulation, run_simulated
@@ -56,7 +57,7 @@ def play(case: Case, rules: dict[str, Rule], law_seed: int) -> Played:
         warm_up_seconds=WARM_UP_SECONDS,
         objective_tokens_per_second=case.target_tokens_per_second,
     )
-    judges = {source: _Judge(found, policy) for source, found in facts.items()}
+    judges = {source: _Judge(found, policy, rules) for source, found in facts.items()}
     naive = Naive(model_of(case.machine), facts["datasheet"])
     names: frozenset[str] | None = None
 
@@ -77,7 +78,7 @@ def play(case: Case, rules: dict[str, Rule], law_seed: int) -> Played:
     run_simulated(
         config_of(case.machine), case.scenario, RUN_SECONDS, seed=case.seed, on_scrape=(INTERVAL_SECONDS, sample)
     )
-    outcomes = {source: _outcome(judge.series, rules, source) for source, judge in judges.items()}
+    outcomes = {source: _outcome(judge.series, rules) for source, judge in judges.items()}
     for source in SOURCES:
         outcomes.setdefault(source, Outcome({}, {}, "cannot tell", no_law=True))
     fired = naive.firing()
@@ -92,10 +93,10 @@ def play(case: Case, rules: dict[str, Rule], law_seed: int) -> Played:
 class _Judge:
     """The sidecar's core with one set of facts."""
 
-    def __init__(self, facts: Facts, policy: Policy) -> None:
+    def __init__(self, facts: Facts, policy: Policy, rules: dict[str, Rule]) -> None:
         self._facts, self._policy = facts, policy
         self._memories: dict[str, Memory] = {}
-        self.series = Series()
+        self.series = Series(rules, Assumed(law=facts.law, law_in_tokens=facts.law_in_tokens))
 
     def add(self, reading: Reading) -> None:
         """The next page."""
@@ -110,11 +111,12 @@ def _begin(fault: str, simulation: Simulation) -> None:
         simulation.set_faults(SWITCHES[fault])
 
 
-def _outcome(series: Series, rules: dict[str, Rule], source: str) -> Outcome:
+def _outcome(series: Series, rules: dict[str, Rule]) -> Outcome:
     before: dict[str, float | None] = {}
     after: dict[str, float | None] = {}
     for name, rule in rules.items():
-        truth = [(at, holds(name, rule, series, at, source)) for at in series.times[::EVALUATE_EVERY]]
+        holds = rule.compiled()
+        truth = [(at, bool(holds(series.store, at))) for at in series.times[::EVALUATE_EVERY]]
         before[name] = first_firing(truth, rule.for_seconds, 0.0, FAULT_SECONDS)
         after[name] = first_firing(truth, rule.for_seconds, FAULT_SECONDS, RUN_SECONDS)
     return Outcome(before, after, _cause(series))
@@ -126,10 +128,7 @@ def _cause(series: Series) -> str:
     It has to be told for as large a share as makes a preemption an alert; below that the answer is "none".
     """
     length = RUN_SECONDS - FAULT_SECONDS - SETTLE_SECONDS
-    span = series.span(RUN_SECONDS, length)
-    if span is None:
-        return "cannot tell"
-    told = {cause: cause_seconds(*span, cause) for cause in CAUSES}
+    told = series.cause_seconds(FAULT_SECONDS + SETTLE_SECONDS)
     if sum(told.values()) < LEAST_TOLD_SHARE * length:
         return "cannot tell"
     main = max((cause for cause in CAUSES if cause != "none"), key=lambda cause: told[cause])

@@ -1,21 +1,19 @@
-"""The shipped alert rules, evaluated on the sidecar's own counters: numbers, ranges and `for` are read from rules/.
-
-What PromQL's increase() does at the edges of a range (extrapolation by less than a sample) is left out.
-"""
+"""The shipped alert rules, played on the series that the sidecar would publish for one engine."""
 
 from __future__ import annotations
 
 import re
-import sys
-from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
+from alert_quality_promql import Store, Vector, compiled
 
-from stepscope.core.snapshot import EngineView
-from stepscope.metrics import CAUSES, STATES
+from stepscope.core.publish import engine_rows
+from stepscope.core.snapshot import Assumed, EngineView
+from stepscope.metrics import BY_NAME, CAUSES, PREFIX
 
 RULES = Path(__file__).resolve().parent.parent / "rules"
 ALERTS = {
@@ -23,63 +21,32 @@ ALERTS = {
     "over_budget": "StepscopeOverBudget",
     "interference": "StepscopePrefillInterference",
 }
-# What the rules say, with blanks for numbers. If a rule is changed this benchmark has to follow: it fails until then.
-SHAPES = {
-    "drift": "increase(itl_observed_seconds_total) / increase(itl_expected_seconds_total) - 1 > N and "
-    "rate(judged_seconds_total) > N and rate(itl_compared_total) > N and "
-    'rate(state_seconds_total{state="measuring"}) - ignoring (state, cause) '
-    'rate(slowdown_cause_seconds_total{cause="preemption"}) > N unless ignoring (source, id) ( '
-    'last_over_time(calibration_info{source="datasheet"}) unless ignoring (source, id, cause) ( '
-    'increase(slowdown_cause_seconds_total{cause="unexplained"}) / ignoring (cause, state) '
-    'increase(state_seconds_total{state="measuring"}) > N ) )',
-    "over_budget": "increase(over_budget_seconds_total) / increase(judged_seconds_total) > N and "
-    "rate(judged_seconds_total) > N unless sum without (component) ( "
-    'min_over_time(predicted_step_component_seconds{component=~"overhead|weights"}) ) > '
-    "max_over_time(target_step_seconds) unless ignoring (source, id) ( "
-    'last_over_time(calibration_info{source="datasheet"}) and ignoring (source, id) '
-    "avg_over_time(measured_step_seconds) <= avg_over_time(target_step_seconds) )",
-    "interference": 'sum without (cause) (increase(slowdown_cause_seconds_total{cause="prefill"})) / '
-    "increase(judged_seconds_total) > N and rate(judged_seconds_total) > N and "
-    "avg_over_time(itl_mean_seconds) > avg_over_time(target_itl_seconds) and "
-    "increase(over_budget_seconds_total) / increase(judged_seconds_total) < N",
-}
 _DURATION = re.compile(r"(\d+)([smh])$")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_SERIES = re.compile(rf"\b{PREFIX}(\w+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One alert: its numbers in the order of the expression, its range, its `for`. Ratios and seconds.
+    """One alert: its expression as text, and its `for` in seconds."""
 
-    A longer second range (an hour) is longer than a run, and stands for all of it.
-    """
-
-    numbers: tuple[float, ...]
-    range_seconds: float
+    expression: str
     for_seconds: float
+
+    def compiled(self) -> Callable[[Store, float], Vector]:
+        """The expression as a function of store and time."""
+        return compiled(self.expression)
 
 
 def shipped_rules(path: Path = RULES / "alerts.yaml") -> dict[str, Rule]:
-    """The rules judged with. Raises ValueError where an expression is not the one that is evaluated here."""
+    """The rules judged with, as they stand in the repository."""
     document = yaml.safe_load(path.read_text("utf-8"))
     by_name = {rule["alert"]: rule for group in document["groups"] for rule in group["rules"]}
-    return {name: _rule(name, by_name[alert]) for name, alert in ALERTS.items()}
+    return {name: _rule(by_name[alert]) for name, alert in ALERTS.items()}
 
 
-def thresholds(path: Path = RULES / "templates" / "thresholds.yaml") -> dict[str, Any]:
-    """Values of the rules' thresholds by name."""
-    return {name: entry["value"] for name, entry in yaml.safe_load(path.read_text("utf-8")).items()}
-
-
-def _rule(name: str, rule: dict[str, Any]) -> Rule:
-    text = " ".join(rule["expr"].split())
-    ranges = {seconds(found) for found in re.findall(r"\[(\w+)\]", text)} - {_SECONDS["h"]}
-    plain = re.sub(r"\[\w+\]", "", text).replace("stepscope_", "")
-    numbers = tuple(float(number) for number in re.findall(r"(?<=[<>] )[\d.]+", plain))
-    shape = re.sub(r"(?<=[<>] )[\d.]+", "N", plain)
-    if shape != SHAPES[name] or len(ranges) != 1:
-        raise ValueError(f"{ALERTS[name]} is not the rule that this benchmark evaluates: {shape}")
-    return Rule(numbers, ranges.pop(), seconds(rule.get("for", "0s")))
+def _rule(rule: dict[str, Any]) -> Rule:
+    return Rule(rule["expr"], seconds(rule.get("for", "0s")))
 
 
 def seconds(text: str) -> float:
@@ -90,93 +57,38 @@ def seconds(text: str) -> float:
     return float(found[1]) * _SECONDS[found[2]]
 
 
-class Series:
-    """The sidecar's series of one run, one row per sample."""
+def thresholds(path: Path = RULES / "templates" / "thresholds.yaml") -> dict[str, Any]:
+    """Values of the rules' thresholds by name."""
+    return {name: entry["value"] for name, entry in yaml.safe_load(path.read_text("utf-8")).items()}
 
-    def __init__(self) -> None:
+
+class Series:
+    """What Prometheus would hold of one engine: the series that the rules name, one sample for each reading."""
+
+    def __init__(self, rules: dict[str, Rule], assumed: Assumed) -> None:
+        named = {name for rule in rules.values() for name in _SERIES.findall(rule.expression)}
+        self._names = sorted(named | {"slowdown_cause_seconds_total"})
+        self._assumed = assumed
+        self._causes: list[tuple[float, ...]] = []
         self.times: list[float] = []
-        self.views: list[EngineView] = []
+        self.store = Store()
 
     def add(self, at_seconds: float, view: EngineView) -> None:
         """The next sample."""
         self.times.append(at_seconds)
-        self.views.append(view)
+        self._causes.append(view.accounts.cause_seconds)
+        for name in self._names:
+            labels = BY_NAME[name].labels
+            for values, value in engine_rows(name, view, self._assumed):
+                self.store.add(PREFIX + name, zip(labels, values, strict=True), at_seconds, value)
 
-    def span(self, end: float, length: float) -> tuple[EngineView, EngineView] | None:
-        """First and last view of a range, None with fewer than two."""
-        first, last = bisect_left(self.times, end - length), bisect_left(self.times, end + 1e-6) - 1
-        return (self.views[first], self.views[last]) if last > first else None
-
-    def mean(self, field: str, end: float, length: float) -> float | None:
-        """avg_over_time of a gauge, absent samples left out."""
-        first, last = bisect_left(self.times, end - length), bisect_left(self.times, end + 1e-6)
-        values = [value for view in self.views[first:last] if (value := getattr(view, field)) is not None]
-        return sum(values) / len(values) if values else None
-
-    def is_unreachable(self, end: float) -> bool:
-        """Whether weights and overhead alone took longer than the target, at their least."""
-        views = self.views[: bisect_left(self.times, end + 1e-6)]
-        parts = [(v.predicted.overhead_seconds, v.predicted.weights_seconds) for v in views if v.predicted is not None]
-        targets = [v.target_step_seconds for v in views if v.target_step_seconds is not None]
-        if not parts or not targets:
-            return False
-        return min(overhead for overhead, _ in parts) + min(weights for _, weights in parts) > max(targets)
-
-
-def state_seconds(first: EngineView, last: EngineView, state: str) -> float:
-    """Time in a state between two views."""
-    at = STATES.index(state)
-    return last.accounts.state_seconds[at] - first.accounts.state_seconds[at]
-
-
-def cause_seconds(first: EngineView, last: EngineView, cause: str) -> float:
-    """Time with a cause between two views."""
-    at = CAUSES.index(cause)
-    return last.accounts.cause_seconds[at] - first.accounts.cause_seconds[at]
-
-
-def holds(name: str, rule: Rule, series: Series, at: float, source: str) -> bool:
-    """The value of an alert's expression at one moment."""
-    span = series.span(at, rule.range_seconds)
-    if span is None:
-        return False
-    first, last = span
-    judged = last.accounts.judged_seconds - first.accounts.judged_seconds
-    over = last.accounts.over_budget_seconds - first.accounts.over_budget_seconds
-    if name == "drift":
-        limit, judged_share, compared_rate, measuring_share, unexplained_share = rule.numbers
-        observed = last.accounts.itl_observed_seconds - first.accounts.itl_observed_seconds
-        expected = last.accounts.itl_expected_seconds - first.accounts.itl_expected_seconds
-        measuring = state_seconds(first, last, "measuring")
-        compared = last.accounts.itl_compared - first.accounts.itl_compared
-        told = measuring - cause_seconds(first, last, "preemption")
-        enough = (
-            judged / rule.range_seconds > judged_share
-            and compared / rule.range_seconds > compared_rate
-            and told / rule.range_seconds > measuring_share
-        )
-        if not enough or expected <= 0.0 or observed / expected - 1.0 <= limit:
-            return False
-        unexplained = cause_seconds(first, last, "unexplained")
-        return source != "datasheet" or unexplained / measuring > unexplained_share
-    if judged <= 0.0:
-        return False
-    if name == "over_budget":
-        share, judged_share = rule.numbers
-        if over / judged <= share or judged / rule.range_seconds <= judged_share or series.is_unreachable(at):
-            return False
-        step, goal = (series.mean(f"{kind}_step_seconds", at, rule.range_seconds) for kind in ("measured", "target"))
-        return source != "datasheet" or step is None or goal is None or step > goal
-    share, judged_share, over_share = rule.numbers
-    mean, target = (series.mean(f"{kind}_seconds", at, rule.range_seconds) for kind in ("itl_mean", "target_itl"))
-    return (
-        cause_seconds(first, last, "prefill") / judged > share
-        and judged / rule.range_seconds > judged_share
-        and mean is not None
-        and target is not None
-        and mean > target
-        and over / judged < over_share
-    )
+    def cause_seconds(self, after_seconds: float) -> dict[str, float]:
+        """Time with each cause since a moment."""
+        first = next((row for at, row in zip(self.times, self._causes, strict=True) if at >= after_seconds), None)
+        if first is None:
+            return {}
+        last = self._causes[-1]
+        return {cause: after - before for cause, before, after in zip(CAUSES, first, last, strict=True)}
 
 
 def first_firing(truth: list[tuple[float, bool]], for_seconds: float, after: float, until: float) -> float | None:
@@ -187,7 +99,3 @@ def first_firing(truth: list[tuple[float, bool]], for_seconds: float, after: flo
         if since is not None and at - since >= for_seconds and after < at <= until:
             return at
     return None
-
-
-if __name__ == "__main__":
-    sys.stdout.write("\n".join(f"{name}: {rule}" for name, rule in shipped_rules().items()) + "\n")

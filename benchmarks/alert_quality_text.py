@@ -55,18 +55,18 @@ def document(played: Sequence[Played], truth: Truth) -> tuple[str, bool]:
     targets, met = _targets(played, truth)
     head = f"""# Alert quality
 
-Written by `make alert-quality ARGS=--write`; do not edit. {len(played)} runs in simulated time, seeds {seeds} (those used
-while tuning were below 10,000), {RUN_SECONDS / 60:.0f} minutes each, the fault from minute {FAULT_SECONDS / 60:.0f} on.
+Written by `make alert-quality ARGS=--write`; do not edit. {len(played)} runs in simulated time, seeds {seeds}
+(those used while tuning were below 10,000), {RUN_SECONDS / 60:.0f} minutes each, the fault from minute {FAULT_SECONDS / 60:.0f} on.
 Mean ITL before the fault {fastest * 1e3:.0f} to {slowest * 1e3:.0f} ms; {shares} runs with shared prefixes.
 
-The simulator's step law is not the one that judges: captured batch sizes pad up to a third of the weight time, attention
-loses a quarter of its speed by 100,000 tokens, steps jitter by 10 % log-normally, arithmetic has a roof, tensor
+The simulator's step law is not the one that judges: captured batch sizes pad up to a third of the weight time,
+attention loses a quarter of its speed by 100,000 tokens, steps jitter by 10 % log-normally, arithmetic has a roof, tensor
 parallelism pays for its collectives, prompt chunks hide part of the weight reading and attend quadratically. Engines:
 {"; ".join(machine.label for machine in MACHINES)}.
 
-Judged as shipped: the expressions of `rules/alerts.yaml` on the sidecar's own counters every 15 s. What is right stands in
-`benchmarks/alert_quality_truth.yaml`. Parameters: `datasheet` (model and GPU named), `file` (fitted on seven probes of an
-idle engine, as a calibration makes them), `learned` (a quarter of an hour of other, varied load; no model, no GPU). The
+Judged as shipped: the expressions of `rules/alerts.yaml` on the sidecar's own counters every 15 s. What is right stands
+in `benchmarks/alert_quality_truth.yaml`. Parameters: `datasheet` (model and GPU named), `file` (fitted on seven probes of
+an idle engine, as a calibration makes them), `learned` (a quarter of an hour of other, varied load; no model, no GPU). The
 naive rule: `histogram_quantile(0.5)` over five minutes against (weights + KV) / bandwidth, more than 15 % off for five
 minutes, its bandwidth set so that the first five minutes of each run are right.
 """
@@ -79,15 +79,15 @@ def _overview(played: Sequence[Played], truth: Truth) -> str:
     sources = (*SOURCES, NAIVE)
     marked = {source: marks_of(played, truth, source) for source in sources}
     rows.append(("runs with a law", *(str(len(marked[source])) for source in sources)))
-    rows.append(_row("false alarms before the fault", marked, lambda run, got: bool(got.false_before), lambda r: True))
+    rows.append(_row("false alarms before the fault", marked, lambda _, got: bool(got.false_before), _every))
     rows.append(_row("false alarms, healthy or restarted", marked, _any_false, lambda run: run.fault in HEALTHY))
     rows.append(_row("false alarms in other runs", marked, _false_after, lambda run: run.fault not in HEALTHY))
     for fault in ("slower_25", "slower_40", "noisy_neighbour"):
         rows.append(_row(f"{NAMES[fault]} found", marked, _found, _is(fault)))
     rows.append(_row("context growth found", marked, _found, _is("context_growth"), without=(NAIVE,)))
     rows.append(_row("prompt bursts found", marked, _found, _is("prompt_bursts"), without=(NAIVE,)))
-    rows.append(_row("right cause", marked, lambda run, got: got.cause_right, lambda r: True, without=(NAIVE,)))
-    rows.append(_row('of them "cannot tell"', marked, lambda run, got: got.cannot_tell, lambda r: True, (NAIVE,)))
+    rows.append(_row("right cause", marked, lambda _, got: got.cause_right, _every, without=(NAIVE,)))
+    rows.append(_row('of them "cannot tell"', marked, lambda _, got: got.cannot_tell, _every, (NAIVE,)))
     return _table(head, rows)
 
 
@@ -168,6 +168,10 @@ def _false_after(_run: Played, got: Mark) -> bool:
 
 def _found(_run: Played, got: Mark) -> bool:
     return not got.missed
+
+
+def _every(_run: Played) -> bool:
+    return True
 
 
 def _is(fault: str) -> Callable[[Played], bool]:

@@ -80,6 +80,26 @@ def test_a_calibration_replaces_the_data_sheet() -> None:
     assert not any("calibrated" in line for line in assumed.assumptions)
 
 
+def test_a_fitted_calibration_brings_all_its_terms_and_no_roof() -> None:
+    """The compute of large batches is in the terms already: a roof on top would count it twice."""
+    fitted = replace(
+        MEASURED, valid_range=LoadRange(64, 1e5, 100), kv_bandwidth_bytes_per_second=1e12, batch_growth_seconds=1e-4,
+        wide_batch_seconds=2e-4, kv_context_cost_seconds_per_byte_token=1e-19, prompt_cost_seconds=3e-4,
+        prefill_growth_seconds_per_token=1e-6, prompt_growth_seconds=4e-4,
+    )  # fmt: skip
+    law = assume(Given(gpu=H100, calibration=fitted), QWEN, 1, None, ())[0].law
+    assert law is not None
+    assert law.compute_flops_per_second is None
+    for name in (
+        "kv_bandwidth_bytes_per_second", "batch_growth_seconds", "wide_batch_seconds", "prompt_cost_seconds",
+        "kv_context_cost_seconds_per_byte_token", "prefill_growth_seconds_per_token", "prompt_growth_seconds",
+    ):  # fmt: skip
+        assert getattr(law, name) == getattr(fitted, name)
+    plain = assume(Given(gpu=H100, calibration=MEASURED), QWEN, 1, None, ())[0].law
+    assert plain is not None
+    assert plain.compute_flops_per_second == pytest.approx(DATASHEET_COMPUTE_SHARE * 989e12)
+
+
 @pytest.mark.parametrize(
     ("made_for", "says"),
     [
@@ -87,6 +107,8 @@ def test_a_calibration_replaces_the_data_sheet() -> None:
         ({"gpu": "A100"}, "another GPU: A100, here H100-SXM"),
         ({"gpu_count": 8}, "another GPU count: 8, here 1"),
         ({"engine_version": "0.10"}, "another engine version: 0.10, here 0.32.0"),
+        ({"dtype": "fp8"}, "another dtype: fp8, here bfloat16"),
+        ({"kv_dtype": "fp8_e4m3"}, "another KV cache dtype: fp8_e4m3, here bfloat16"),
     ],
 )
 def test_a_calibration_made_for_something_else_is_a_mismatch(made_for: dict[str, object], says: str) -> None:

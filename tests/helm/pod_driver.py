@@ -102,7 +102,7 @@ def main() -> None:
         tried = "for path in /x /tmp/x /mnt/x /var/x; do touch $path 2>/dev/null && echo $path; done; true"
         writable = subprocess.run(as_user(["sh", "-c", tried]), capture_output=True, text=True, timeout=10, check=True)
         sidecar.send_signal(signal.SIGTERM)
-        status = sidecar.wait(timeout=5)
+        status = sidecar.wait(timeout=10)
     finally:
         for process in (sidecar, engine):
             process.kill()

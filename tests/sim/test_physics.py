@@ -44,12 +44,13 @@ def test_the_kv_capacity_of_the_example_is_377_thousand_tokens() -> None:
 
 
 @pytest.mark.parametrize(("sequences", "tokens"), [(40, 80_000), (42, 280_000), (46, 130_000)])
-def test_the_well_behaved_preset_stays_within_three_percent_of_the_plain_law(sequences: int, tokens: int) -> None:
-    """At the loads of the demo."""
+def test_the_well_behaved_preset_stays_within_three_percent_of_what_engines_show(sequences: int, tokens: int) -> None:
+    """At the loads of the demo: 70 us a layer, weights at 94 % of peak bandwidth, KV at 64 %; the extras are small."""
     agents = 2 if tokens == 280_000 else 0
     squared = agents * 100_000**2 + (tokens - agents * 100_000) ** 2 // (sequences - agents)
     work = StepWork(sequences, 1, tokens, squared)
-    ratio = Physics.well_behaved(H100, QWEN).step_seconds(work) / Physics.plain(H100, QWEN).step_seconds(work)
+    shown = 36 * 70e-6 + 15.1362e9 / (0.94 * 3.35e12) + tokens * 147_456 / (0.64 * 3.35e12)
+    ratio = Physics.well_behaved(H100, QWEN).step_seconds(work) / shown
     assert 1.0 < ratio < 1.03
 
 

@@ -49,6 +49,7 @@ class Bandwidths:
 
     short: float
     long: float
+    short_seconds: float  # the step of the short run
     short_most: float | None = None
 
     @property
@@ -86,6 +87,7 @@ def bandwidths(measured: Sequence[Measured], fitted: Fit, *, prior_known: bool) 
     return Bandwidths(
         short=read / short.point.itl_seconds,
         long=(many.point.kv_bytes - few.point.kv_bytes) / further,
+        short_seconds=short.point.itl_seconds,
         short_most=most,
     )
 
@@ -187,13 +189,13 @@ def advice(
             f"says {assumed:,.0f}: check --model.kv-cache-dtype, sliding windows, and copies per GPU"
         )
     if found is not None:
-        lines += _disagreement(found, fitted, model, given, kv)
+        lines += _disagreement(found, model, given, kv)
     if math.isinf(fitted.law.kv_bandwidth_bytes_per_second or 0.0):
         lines.append("the step did not grow with the context: the KV bandwidth is a guess; use longer --long-tokens")
     return lines
 
 
-def _disagreement(found: Bandwidths, fitted: Fit, model: ModelSpec, given: Given, kv: EngineKv) -> list[str]:
+def _disagreement(found: Bandwidths, model: ModelSpec, given: Given, kv: EngineKv) -> list[str]:
     lines = []
     if given.bandwidth is not None and found.long > given.bandwidth:
         lines.append(
@@ -206,8 +208,11 @@ def _disagreement(found: Bandwidths, fitted: Fit, model: ModelSpec, given: Given
     if found.disagreement > 0.0:
         note = ""
         if found.short_most is None:
-            rest = fitted.law.step_overhead_seconds
-            note = f"; {rest * 1e3:.2f} ms of overhead per step would explain it (--hardware.gpu tells them apart)"
+            rest = found.short_seconds * (1.0 - found.short / found.long)
+            note = (
+                f"; or {rest * 1e3:.2f} ms of the short run's {found.short_seconds * 1e3:.2f} ms are overhead "
+                "(--hardware.gpu says how much to expect)"
+            )
         lines.append(
             f"{what}: check prefix caching (shared prompts), quantised KV (engine: {kv.cache_dtype or 'unknown'}, "
             f"assumed: {model.kv_dtype}), sliding windows (attention: {model.attention}){note}"
@@ -218,4 +223,3 @@ def _disagreement(found: Bandwidths, fitted: Fit, model: ModelSpec, given: Given
             f"{kv.cache_dtype or 'unknown'}, assumed: {model.kv_dtype}), KV copies per GPU, the attention backend"
         )
     return lines
-

@@ -116,6 +116,4 @@ def _all(reading: Reading, field: str) -> float:
 def moved(before: Reading, after: Reading) -> bool:
     """Whether any engine did anything between two readings."""
     known: dict[str, EngineSample] = {sample.engine: sample for sample in before.engines}
-    return any(
-        sample.engine not in known or has_moved(known[sample.engine], sample) for sample in after.engines
-    )
+    return any(sample.engine not in known or has_moved(known[sample.engine], sample) for sample in after.engines)

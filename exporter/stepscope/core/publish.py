@@ -147,6 +147,12 @@ _GAUGES: dict[str, Callable[[EngineView, Assumed], list[Row]]] = {
 }
 
 
+def engine_rows(name: str, view: EngineView, assumed: Assumed) -> list[SampleRow]:
+    """(values of the labels beyond model_name and engine, value) of one metric of one engine."""
+    source = _ACCOUNTS.get(name) or _GAUGES[name]
+    return [(labels, value) for labels, value in source(view, assumed) if value is not None]
+
+
 def families(snapshot: Snapshot, now_seconds: float, hold_seconds: float) -> Iterator[tuple[str, list[SampleRow]]]:
     """Yield (metric name, rows with all label values) for every row of the metric table, in its order.
 

@@ -88,7 +88,7 @@ def has_moved(first: EngineSample, last: EngineSample) -> bool:
 def overlap(observations: float, itl_sum_seconds: float, steps: float | None, seconds: float) -> float | None:
     """Mean gap x steps over the time they took: 1 where steps follow each other and gaps are steps.
 
-    Less where steps gave nobody a token or nobody ran. More proves that gaps were longer than steps. None without steps.
+    Less where steps gave nobody a token or nobody ran; more proves gaps longer than steps. None without steps.
     """
     if not steps or observations <= 0.0 or seconds <= 0.0:
         return None
