@@ -40,7 +40,7 @@ GIVEN = Given(
         model="tiny-llama",
     ),
 )
-POLICY = Policy(1.0, 10.0, 5.0, objective_tokens_per_second=20.0, headroom=0.9)
+POLICY = Policy(1.0, 10.0, 5.0, objective_tokens_per_second=20.0, headroom=0.9, objective_ttft_seconds=2.0)
 VERSIONS = ("0.0.0", "golden", "3.11.0")  # not the real ones: the file must not change with them
 
 

@@ -51,7 +51,7 @@ TEXTS = {
     r"Mean ITL [\d.]+ms, predicted [\d.]+ms with prefill\. Parameters from: file\. Look for .+",
     "prefill": r"Prompt chunks slowed engine 0 for [\d.]+% of the last 5 minutes\. "
     r"Mean ITL [\d.]+ms against a target of 20ms, although the decode step alone needs only [\d.]+ms\. "
-    r"Share of prefill in it: [\d.]+%\. KV cache usage [\d.]+%: memory is not the reason\. "
+    r"Share of prefill in it: [\d.]+%\. KV cache usage: [\d.]+%\. "
     r"Lower --max-num-batched-tokens, .+",
     "down": r"The engine answered before and does not any more\. Last good page [\dms .]+ ago\. "
     r"Scrapes end with: connection\.",
