@@ -10,17 +10,32 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from sim_helpers import small
+from stepscope.sim.physics import Physics
+from stepscope.sim.presets import GPUS, MODELS
 from stepscope.sim.server import SimServer
 
 WEIGHT_BYTES, KV_BYTES_PER_TOKEN = 6e9, 147_456.0
-MODEL = (f"--model.weight-bytes={WEIGHT_BYTES:g}", f"--model.kv-bytes-per-token={KV_BYTES_PER_TOKEN:g}")
+MODEL = (  # what the commands are told
+    f"--model.weight-bytes={WEIGHT_BYTES:g}",
+    f"--model.kv-bytes-per-token={KV_BYTES_PER_TOKEN:g}",
+)
+
+
+PHYSICS = replace(
+    Physics.plain(GPUS["H100-SXM"], MODELS["qwen3-8b"]),
+    weight_bytes=WEIGHT_BYTES,
+    kv_bytes_per_token=KV_BYTES_PER_TOKEN,
+    bandwidth_share=0.6,
+    launch_seconds=0.0,
+    jitter=0.0,
+)
+BANDWIDTH = PHYSICS.bandwidth_share * PHYSICS.peak_bandwidth_bytes_per_second
 
 
 @contextmanager
 def quick_engine(**changes: object) -> Iterator[SimServer]:
-    """Steps of about 3 ms: 6e9 bytes of weights at 60 % of an H100's bandwidth, KV of Qwen3-8B."""
-    config = small(**changes)
-    server = SimServer(replace(config, physics=replace(config.physics, weight_bytes=WEIGHT_BYTES)))
+    """Steps of about 3 ms that follow the plain law exactly: 6e9 bytes of weights at 60 % of an H100's bandwidth."""
+    server = SimServer(small(physics=PHYSICS, **changes))
     server.start()
     try:
         yield server

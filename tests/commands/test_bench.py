@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from chat_server import Manner, chat_server
-from load_commands import MODEL, quick_engine, start, stepscope
+from load_commands import BANDWIDTH, MODEL, quick_engine, start, stepscope
 from sim_helpers import get, value
 from stepscope.commands import bench
 from stepscope.commands._bench_flags import Flags, read_flags, rows_of
 from stepscope.errors import ConfigError
 
-LAW = (*MODEL, "--calibration.effective-bandwidth-bytes-per-second=2.01e12",
+LAW = (*MODEL, f"--calibration.effective-bandwidth-bytes-per-second={BANDWIDTH:g}",
        "--calibration.prefill-cost-seconds-per-token=2.4e-5")  # fmt: skip
 
 
@@ -52,7 +52,7 @@ def test_a_mix_is_one_row_of_several_classes() -> None:
     [
         (("--concurrency=0",), "--concurrency: "),
         (("--concurrency=5000",), "above the largest allowed, 1024"),
-        (("--mix=40",), "--mix: \"40\" is not STREAMSxTOKENS (example: 40x2000,2x100000)"),
+        (("--mix=40",), '--mix: "40" is not STREAMSxTOKENS (example: 40x2000,2x100000)'),
         (("--mix=1x0",), "--mix: "),
         (("--mix=4x100", "--concurrency=2"), "--mix: goes without --concurrency"),
         (("--mix=800x100,800x10",), "--mix: more than 1024 streams"),

@@ -33,7 +33,9 @@ def engine(itl: float = 0.01, observations: float = 200.0, per_step: float = 1.0
     return EngineSpan(1.0, observations, itl, 2.0, 400.0, None, 5.0, per_step, 200.0, 100.0, 0.0, 0.0, 2.0, 0.0)
 
 
-def made(*traces: Trace, span: EngineSpan | None = None, cpu: float = 0.1, price: float | None = None) -> dict[str, object]:
+def made(
+    *traces: Trace, span: EngineSpan | None = None, cpu: float = 0.1, price: float | None = None
+) -> dict[str, object]:
     outcome = Outcome(traces, (1.0, 2.0), 2.0, cpu, span)
     return row(ASKED, outcome, FACTS, GIVEN, family="vllm", price_per_hour=price)
 
@@ -79,7 +81,9 @@ def test_outcomes_are_counted_apart() -> None:
         (0.01, None, 0.1, None),
     ],
 )
-def test_a_client_that_was_the_bottleneck_is_said(gap: float, span: EngineSpan | None, cpu: float, says: str | None) -> None:
+def test_a_client_that_was_the_bottleneck_is_said(
+    gap: float, span: EngineSpan | None, cpu: float, says: str | None
+) -> None:
     """By its share of a core, or by tokens that came further apart than they were made."""
     found = made(trace(gap=gap), trace(gap=gap), span=span, cpu=cpu)["client_bottleneck"]
     assert (says is None and found is None) or (says is not None and says in str(found))
@@ -89,7 +93,10 @@ def test_classes_of_a_mix_have_their_own_speed() -> None:
     """Chats and agents apart; one class alone is not repeated."""
     found = made(trace(label="2000"), trace(label="100000", gap=0.02))["by_class"]
     assert isinstance(found, list)
-    assert [(one["class"], round(one["tokens_per_second_per_user"])) for one in found] == [("2000", 100), ("100000", 50)]
+    assert [(one["class"], round(one["tokens_per_second_per_user"])) for one in found] == [
+        ("2000", 100),
+        ("100000", 50),
+    ]
     assert made(trace(label="a"), trace(label="a"))["by_class"] == []
 
 

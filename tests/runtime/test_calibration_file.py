@@ -169,7 +169,9 @@ def test_what_is_written_is_read_back_as_it_was(tmp_path: Path) -> None:
     assert replace(found, identity=EVERYTHING.identity) == EVERYTHING
     assert {field.name for field in fields(Calibration)} == {field.name for field in fields(found)}
     # No field was left at its default above, so none can have been forgotten in the table of keys.
-    assert all(getattr(EVERYTHING, field.name) != field.default for field in fields(Calibration) if field.name != "identity")
+    assert all(
+        getattr(EVERYTHING, field.name) != field.default for field in fields(Calibration) if field.name != "identity"
+    )
 
 
 @given(

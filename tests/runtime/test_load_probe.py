@@ -47,7 +47,10 @@ def bench() -> Iterator[Bench]:
 
 def nothing_runs(bench: Bench) -> bool:
     client = LoadClient(bench.client.options, bench.client.model)
-    return refresh_gauges(client, bench.watch) and value(get(bench.client.options.api_url("/metrics")), "vllm:num_requests_running") == 0.0
+    return (
+        refresh_gauges(client, bench.watch)
+        and value(get(bench.client.options.api_url("/metrics")), "vllm:num_requests_running") == 0.0
+    )
 
 
 def test_streams_side_by_side_are_measured_without_their_prompts(bench: Bench) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -30,7 +31,7 @@ def test_where_the_pieces_end_does_not_matter(cuts: list[int]) -> None:
     whole = b"".join(running(count) for count in (1, 2, 4, 5)) + LAST
     places = sorted({0, len(whole), *(cut for cut in cuts if cut < len(whole))})
     reader = EventReader()
-    for start, end in zip(places, places[1:], strict=False):
+    for start, end in pairwise(places):
         reader.feed(whole[start:end])
     assert (reader.tokens, reader.usage_tokens, reader.prompt_tokens, reader.done) == (5, 5, 7, True)
     assert reader.counts_itself

@@ -16,7 +16,7 @@ from stepscope import settings as table
 from stepscope.config import Settings
 from stepscope.core.assume import Given
 from stepscope.core.calibrate import EngineKv
-from stepscope.core.defaults import Machine
+from stepscope.core.defaults import ANY, Machine
 from stepscope.core.estimate import Facts, capacity
 from stepscope.core.probes import Room
 from stepscope.core.sample import EngineSample, Reading
@@ -55,13 +55,16 @@ class Opened:
 
     @property
     def machine(self) -> Machine | None:
-        """Model and hardware for the table of defaults; None where the hardware or the model is not known."""
-        model, bandwidth = self.facts.model, self.given.bandwidth
-        if model is None or bandwidth is None:
+        """Model and hardware for the table of defaults.
+
+        None where the GPU's generation is not in the table or the model's layers and active parameters are not known.
+        """
+        model, bandwidth, gpu = self.facts.model, self.given.bandwidth, self.given.gpu
+        if model is None or gpu is None or bandwidth is None or not model.layers or not model.active_params:
             return None
-        return Machine(
+        machine = Machine(
             engine=self.family,
-            gpu=self.given.gpu.name if self.given.gpu is not None else "",
+            gpu=gpu.name,
             gpus=self.given.gpu_count,
             peak_bandwidth_bytes_per_second=bandwidth,
             peak_flops=self.given.flops,
@@ -70,6 +73,7 @@ class Opened:
             four_bit=model.weight_dtype.lower().startswith(FOUR_BIT),
             layers=model.layers,
         )
+        return None if machine.generation == ANY else machine
 
 
 @contextlib.contextmanager
