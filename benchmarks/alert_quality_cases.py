@@ -28,7 +28,9 @@ SWITCHES: dict[str, dict[str, object]] = {
 }
 LONGEST_TOKENS = 100_000  # of one session, within what the models take
 BUSY_SHARE = 0.75  # of the KV cache, after the context has grown
-STORM_ROOM = 0.6  # of what is in use stays when blocks are lost
+STORM_ROOM = (0.5, 0.8)  # of what is in use stays when blocks are lost: by turns, so that the storm goes on
+STORM_TURN_SECONDS = 15.0
+HEALTHY_PREFILL_SHARE = 0.12  # of the time, at most, before a fault: less than the headroom for prompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ def case(seed: int, fault: str) -> Case:
     config = config_of(machine)
     capacity = config.capacity_tokens
     shared = draw.random() < 0.2
-    chats = _chats(draw, capacity, shared)
+    chats = _chats(draw, config, shared)
     groups: tuple[Group, ...] = (chats,)
     context = chats.count * (chats.prompt_tokens + chats.output_tokens / 2)
     if draw.random() < 0.3:  # a few prompts always come and go
@@ -119,18 +121,24 @@ def case(seed: int, fault: str) -> Case:
     return Case(seed, fault, machine, scenario, shared, target, per_step * 0.9 / target)
 
 
-def lost_blocks(usage: float) -> dict[str, object]:
+def lost_blocks(usage: float, turn: int) -> dict[str, object]:
     """The fault that makes a preemption storm of a cache used to this share."""
-    return {"lost_blocks": min(0.99, 1.0 - STORM_ROOM * usage)}
+    return {"lost_blocks": min(0.99, 1.0 - STORM_ROOM[turn % len(STORM_ROOM)] * usage)}
 
 
-def _chats(draw: random.Random, capacity: int, shared: bool) -> Group:
-    """Chats that hold 6 to 14 % of the cache, with little or much prefill."""
+def _chats(draw: random.Random, config: EngineConfig, shared: bool) -> Group:
+    """Chats that hold 6 to 14 % of the cache, with little or some prefill."""
+    capacity, physics = config.capacity_tokens, config.physics
     count = draw.choice((4, 8, 12, 20, 32, 48, 64))
     each = max(200, int(capacity * draw.uniform(0.06, 0.14) / count))
     prompt_share = draw.choice((0.2, 0.5, 0.8))  # of the context: what is not prompt is generated
     prompt = max(50, int(each * prompt_share))
     output = max(100, 2 * (each - prompt))
+    # Short answers to long prompts keep an engine prefilling: make them long enough.
+    chunk = config.max_num_batched_tokens
+    prompt_seconds = prompt * physics.step_seconds(StepWork(chunks=((chunk, prompt),))) / chunk
+    answer_seconds = physics.step_seconds(StepWork(count, 1 + config.draft_tokens, each * count, each * each * count))
+    output = max(output, int(count * prompt_seconds / (HEALTHY_PREFILL_SHARE * answer_seconds)))
     prefix = int(prompt * 0.6) if shared else 0
     return Group(
         "chats", count, prompt, output, think_seconds=draw.choice((0.0, 2.0)), aged=not shared,

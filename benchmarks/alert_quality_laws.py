@@ -40,6 +40,7 @@ class Laws:
     """Facts by source; None where no law could be had."""
 
     facts: dict[str, Facts | None]
+    learner: Learner
     learned_after_seconds: float | None
 
 
@@ -58,7 +59,7 @@ def laws_of(machine: Machine, seed: int) -> Laws:
     calibrated, _ = assume(replace(given, calibration=_calibration(machine, given, model, seed)), model, 1, None, ())
     learner, seconds = _learner(machine, seed)
     own = with_baseline(Facts(), learner.baseline) if learner.baseline is not None else None
-    return Laws({"datasheet": datasheet, "file": calibrated, "learned": own}, seconds)
+    return Laws({"datasheet": datasheet, "file": calibrated, "learned": own}, learner, seconds)
 
 
 def _calibration(machine: Machine, given: Given, model: ModelSpec, seed: int) -> Calibration:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
-from alert_quality_cases import FAULT_SECONDS, RUN_SECONDS, SWITCHES, Case, config_of, lost_blocks
+from alert_quality_cases import FAULT_SECONDS, RUN_SECONDS, STORM_TURN_SECONDS, SWITCHES, Case, config_of, lost_blocks
 from alert_quality_laws import INTERVAL_SECONDS, SOURCES, laws_of, model_of
 from alert_quality_naive import Naive
 from alert_quality_rules import Rule, Series, first_firing, thresholds
 
 from stepscope.core.estimate import Facts
+from stepscope.core.learn import Learner, learned, with_baseline
 from stepscope.core.memory import Memory, Policy
 from stepscope.core.observer import observe
 from stepscope.core.sample import Reading
@@ -57,7 +59,10 @@ def play(case: Case, rules: dict[str, Rule], law_seed: int) -> Played:
         warm_up_seconds=WARM_UP_SECONDS,
         objective_tokens_per_second=case.target_tokens_per_second,
     )
-    judges = {source: _Judge(found, policy, rules) for source, found in facts.items()}
+    judges = {
+        source: _Judge(found, policy, rules, laws.learner if source == "learned" else Learner())
+        for source, found in facts.items()
+    }
     naive = Naive(model_of(case.machine), facts["datasheet"])
     names: frozenset[str] | None = None
 
@@ -91,22 +96,29 @@ def play(case: Case, rules: dict[str, Rule], law_seed: int) -> Played:
 
 
 class _Judge:
-    """The sidecar's core with one set of facts."""
+    """The sidecar's core with one set of facts; what it learned goes on growing at its edge."""
 
-    def __init__(self, facts: Facts, policy: Policy, rules: dict[str, Rule]) -> None:
-        self._facts, self._policy = facts, policy
+    def __init__(self, facts: Facts, policy: Policy, rules: dict[str, Rule], learner: Learner) -> None:
+        self._facts, self._policy, self._learner = facts, policy, learner
         self._memories: dict[str, Memory] = {}
         self.series = Series(rules, Assumed(law=facts.law, law_in_tokens=facts.law_in_tokens))
 
     def add(self, reading: Reading) -> None:
         """The next page."""
-        self._memories, views = observe(self._memories, reading, self._facts, self._policy)
+        facts = with_baseline(self._facts, self._learner.baseline)
+        self._memories, views = observe(self._memories, reading, facts, self._policy)
+        if self._learner.baseline is not None:
+            at, warm_up = reading.at_seconds, self._policy.warm_up_seconds
+            self._learner = learned(self._learner, self._memories, at, Facts(), warm_up)
         self.series.add(reading.at_seconds, views[0])
 
 
 def _begin(fault: str, simulation: Simulation) -> None:
     if fault == "preemption":
-        simulation.set_faults(lost_blocks(simulation.engines[0].scheduler.pool.usage))
+        usage = simulation.engines[0].scheduler.pool.usage
+        for turn in range(int((RUN_SECONDS - FAULT_SECONDS) / STORM_TURN_SECONDS)):
+            change = partial(simulation.set_faults, lost_blocks(usage, turn))
+            simulation.at(FAULT_SECONDS + turn * STORM_TURN_SECONDS, change)
     elif fault in SWITCHES:
         simulation.set_faults(SWITCHES[fault])
 

@@ -195,13 +195,9 @@ def percent(spread: Spread) -> str:
 
 
 def write(text: str) -> Path:
-    """Put the text between the markers of docs/performance.md; without that file, into docs/performance-live.md."""
+    """Put the text between the markers of docs/performance.md."""
     path = REPOSITORY / "docs" / "performance.md"
-    old = path.read_text() if path.exists() else ""
-    if BEGIN not in old or END not in old:
-        path = REPOSITORY / "docs" / "performance-live.md"
-        old = f"# What the sidecar costs a real engine\n\n{BEGIN}\n{END}\n"
-    before, _, rest = old.partition(BEGIN)
+    before, _, rest = path.read_text().partition(BEGIN)
     after = rest.partition(END)[2]
     path.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
     return path

@@ -134,7 +134,8 @@ CAUSED: list[tuple[str, dict[str, Any]]] = [
     ("preemption", {"preemptions": 1.0}),
     ("prefill", {"itl_mean_seconds": 0.0201, "predicted": step(0.015, 0.004)}),
     ("unexplained", {"itl_mean_seconds": 0.0116}),
-    ("objective_unreachable", {"itl_mean_seconds": 0.020, "predicted": step(0.020, overhead=0.009, weights=0.0095)}),
+    # 10 ms of weights alone, against a target of 9.9 ms.
+    ("objective_unreachable", {**loaded(tokens=20_000, sequences=8), "target_step_seconds": 0.0099}),
     ("context", loaded(tokens=20_000, sequences=8)),
     ("load", loaded(tokens=20_000, sequences=40)),
     ("none", {}),
@@ -175,6 +176,17 @@ def test_an_unreachable_objective_comes_before_context() -> None:
     """When even weights and overhead exceed the target no context would do."""
     fields = loaded(tokens=20_000, sequences=8)
     assert caused(**fields, target_step_seconds=0.0099, target_itl_seconds=0.011) == "objective_unreachable"
+
+
+def test_a_busy_mixture_of_experts_is_not_called_unreachable_for_its_batch() -> None:
+    """Many tokens read many experts; a single stream, which reads few, would meet the target."""
+    law = replace(LAW, weights=WeightBytes(1e9, 1e7, experts=64, experts_per_token=2, moe_layers=32))
+    load = Load(64, 20_000)
+    predicted = predict(law, load)
+    assert predicted is not None
+    target = predicted.weights_seconds * 0.9
+    fields = {"load": load, "predicted": predicted, "itl_mean_seconds": predicted.itl_seconds, "law": law}
+    assert caused(**fields, target_step_seconds=target, target_itl_seconds=target / 0.9) == "load"
 
 
 @pytest.mark.parametrize(

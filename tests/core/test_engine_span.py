@@ -31,11 +31,12 @@ def test_means_are_exact() -> None:
     """S/N, N/K, P/K, usage x capacity."""
     span = engine_span(readings(1.0, 2.0, 3.0), FACTS, 0.0, 10.0)
     assert span is not None
-    assert (span.seconds, span.observations) == (2.0, pytest.approx(800.0))
+    assert (span.seconds, span.observations) == pytest.approx((2.0, 800.0))
     assert span.itl_seconds == pytest.approx(0.010)
-    assert (span.sequences, span.tokens_in_flight) == (pytest.approx(4.0), 500.0)
+    assert span.sequences == pytest.approx(4.0)
+    assert span.tokens_in_flight == 500.0
     assert span.prefill_tokens_per_step == pytest.approx(20.0)
-    assert (span.cached_tokens, span.generation_tokens) == (pytest.approx(200.0), pytest.approx(800.0))
+    assert (span.cached_tokens, span.generation_tokens) == pytest.approx((200.0, 800.0))
     assert (span.running_most, span.waiting_most, span.tokens_per_step) == (4.0, 1.0, 1.0)
 
 
@@ -55,7 +56,8 @@ def test_engines_of_one_page_weigh_by_what_they_did() -> None:
     ]
     span = engine_span(both, FACTS, 0.0, 10.0)
     assert span is not None
-    assert (span.sequences, span.tokens_in_flight) == (pytest.approx(4.0), 500.0)
+    assert span.sequences == pytest.approx(4.0)
+    assert span.tokens_in_flight == 500.0
 
 
 def test_a_restart_or_an_idle_engine_gives_nothing() -> None:

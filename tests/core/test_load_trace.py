@@ -50,7 +50,7 @@ def test_prompts_count_when_they_end_in_the_window() -> None:
     """As the engine books them."""
     span = client_span([trace(0.0, 1.0, 1.0, 11), trace(0.0, 5.0, 1.0, 3, prompt=40)], 1.0, 20.0)
     assert span is not None
-    assert (span.prompts, span.prefill_tokens_per_step) == (1, pytest.approx(4.0))
+    assert (span.prompts, span.prefill_tokens_per_step) == pytest.approx((1, 4.0))
 
 
 def test_gaps_across_the_windows_edge_belong_to_where_they_end() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.core.probes import MIN_STEPS, Pace, Probe, Room, plan, prefill_pace, shrink
+from stepscope.core.probes import MIN_STEPS, Pace, Probe, Room, after_refusal, plan, prefill_pace, shrink
 
 GPU = Pace(8e-3, 15.2e9, 147_456.0, 1 / 40_000)
 CPU = Pace(40e-3, 0.2e9, 32_768.0, 1 / 400, 1 / 400 / 5000)
@@ -34,7 +34,7 @@ def test_what_the_operator_wants_wins() -> None:
     st.one_of(st.none(), st.integers(2, 256)),
 )
 def test_no_probe_is_larger_than_the_engine(length: int | None, capacity: float | None, streams: int | None) -> None:
-    """Each prompt is shorter than the longest context, and all together fit into the pool, where that is in our hands."""
+    """Each prompt is shorter than the longest context; all together fit into the pool, where that is in our hands."""
     probes = plan(Room(length, capacity), streams=streams)
     assert probes[0].streams == 1
     for probe in probes:
@@ -60,6 +60,15 @@ def test_enough_time_changes_nothing_and_none_leaves_nothing() -> None:
     assert shrink(probes, GPU, 4.0, 0.5) == ([], True)
 
 
+def test_what_the_engine_refused_is_not_tried_again() -> None:
+    """Too many streams: with those that ran, else half. Too long a context: nothing as long."""
+    wide, lone, small = Probe("decode", 8, 500), Probe("decode", 1, 5000), Probe("decode", 2, 500)
+    assert after_refusal([lone, small], wide, 3) == [Probe("decode", 3, 500), lone, small]
+    assert after_refusal([lone, small], wide) == [Probe("decode", 4, 500), lone, small]
+    assert after_refusal([small, wide], small) == [Probe("decode", 1, 500)]
+    assert after_refusal([wide, lone, Probe("decode", 4, 6000)], lone) == [wide]
+
+
 def test_the_estimate_counts_prompts_steps_and_waves() -> None:
     """At least so many steps, however short the time asked for."""
     assert CPU.seconds(Probe("decode", 1, 400), 0.1) > 400 / 400.0 + MIN_STEPS * 40e-3
@@ -77,9 +86,9 @@ def test_a_probe_reads_as_what_it_does() -> None:
 def test_two_prompts_tell_how_a_longer_one_will_do() -> None:
     """Linear work and quadratic attention; where only overhead shows, nothing grows."""
     per_token, growth = prefill_pace((256, 256 * (1e-3 + 256e-7)), (2048, 2048 * (1e-3 + 2048e-7)))
-    assert (per_token, growth) == (pytest.approx(1e-3), pytest.approx(1e-7))
+    assert (per_token, growth) == pytest.approx((1e-3, 1e-7))
     pace = Pace(1.0, 1.0, 1.0, per_token, growth)
     assert pace.prompt_seconds(Probe("decode", 2, 10_000)) == pytest.approx(2 * 10_000 * 2e-3)
     assert pace.slower(2.0).prompt_seconds(Probe("decode", 1, 10_000)) == pytest.approx(10_000 * 4e-3)
-    assert prefill_pace((256, 0.2), (2048, 0.4)) == (pytest.approx(0.4 / 2048), 0.0)
-    assert prefill_pace((256, 0.2), (256, 0.4)) == (pytest.approx(0.2 / 256), 0.0)
+    assert prefill_pace((256, 0.2), (2048, 0.4)) == pytest.approx((0.4 / 2048, 0.0))
+    assert prefill_pace((256, 0.2), (256, 0.4)) == pytest.approx((0.2 / 256, 0.0))

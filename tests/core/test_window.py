@@ -143,7 +143,7 @@ def test_an_empty_window_knows_nothing() -> None:
     """Means are None, not 0 and not NaN."""
     now = gather(())
     assert (now.itl_mean_seconds, now.sequences, now.ttft_mean_seconds, now.predicted) == (None, None, None, None)
-    assert (now.observations, now.tokens_per_step, now.prefill_accounted) == (0.0, 1.0, True)
+    assert (now.observations, now.tokens_per_step, now.prefill_accounted) == (0.0, None, True)
 
 
 def test_the_prediction_of_a_window_is_weighted_by_observations() -> None:

@@ -45,7 +45,7 @@ def answered(kind: type[http.client.HTTPResponse], head: str, cut: int | None) -
         theirs.sendall(data[:cut])
         answer = kind(ours, method="GET")
         try:
-            if cut is not None:
+            if data and cut is not None:
                 answer.fp.peek()  # so that the first piece alone is in the buffer
                 theirs.sendall(data[cut:])
             theirs.shutdown(socket.SHUT_WR)

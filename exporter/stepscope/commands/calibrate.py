@@ -18,15 +18,17 @@ from stepscope import __version__, config
 from stepscope import setting_kinds as kinds
 from stepscope.commands import _load
 from stepscope.commands._calibrate_report import document, point_rows, text
+from stepscope.config import Settings
 from stepscope.core.calibrate import Measured, advice, bandwidths, calibration_of, spread
 from stepscope.core.defaults import default_prior, find_row
 from stepscope.core.defaults_table import TABLE
 from stepscope.core.fit import Fit, fit
-from stepscope.core.probes import Pace, Probe, plan, prefill_pace, shrink
+from stepscope.core.probes import Pace, Probe, after_refusal, plan, prefill_pace, shrink
 from stepscope.errors import ConfigError
 from stepscope.runtime.calibration_file import write_calibration
 from stepscope.runtime.load_dialect import detect
 from stepscope.runtime.load_probe import Bench, ProbeError, measure, refresh_gauges
+from stepscope.settings import SETTINGS
 
 HELP = "Measure the step law of an idle engine and write calibration.yaml."
 
@@ -79,7 +81,7 @@ class _Run:
 def run(args: argparse.Namespace) -> int:
     """0 with a file written; 1, with one line, where the engine could not be measured. Raises ConfigError."""
     flags = _flags(args)
-    settings = config.load("calibrate", args, os.environ)
+    settings = _without_calibration(config.load("calibrate", args, os.environ))
     began = time.monotonic()
     until = began + flags.max_seconds
     progress = _load.Progress("calibrate")
@@ -102,6 +104,11 @@ def run(args: argparse.Namespace) -> int:
             print(f"stepscope: calibrate: {done.failure}", file=sys.stderr)
             return 1
         return _report(engine, done.measured, flags, progress, time.monotonic() - began, as_json=args.json)
+
+
+def _without_calibration(settings: Settings) -> Settings:
+    """A pod's environment may name the very file that is to be written, and it need not be there yet."""
+    return Settings({name: settings[row] for name, row in SETTINGS.items() if not name.startswith("calibration.")})
 
 
 def _measure(engine: _load.Opened, flags: _Flags, progress: _load.Progress, until: float) -> _Run:
@@ -149,7 +156,7 @@ def _measure(engine: _load.Opened, flags: _Flags, progress: _load.Progress, unti
             if failure.outcome not in ("rejected", "out_of_memory"):
                 done.failure = str(failure)
                 return done
-            todo = _smaller(todo, probe, failure)
+            todo = after_refusal(todo, probe, failure.streams)
     _again(one, estimate, done.measured, flags.repeat, until, progress)
     return done
 
@@ -212,14 +219,6 @@ def _new_pace(pace: Pace, found: Measured) -> Pace:
     if tokens > 4 * _WARM_UP_TOKENS:
         pace = pace.slower(tokens / found.prefill_tokens_per_second / pace.prompt_seconds(found.probe))
     return pace
-
-
-def _smaller(todo: Sequence[Probe], probe: Probe, failure: ProbeError) -> list[Probe]:
-    """What is left to do once the engine could not take a probe: nothing wider, or nothing as large."""
-    streams = failure.streams or max(1, probe.streams // 2)
-    again = [replace(probe, streams=streams)] if streams < probe.streams else []
-    rest = [replace(one, streams=min(one.streams, streams)) for one in todo]
-    return list(dict.fromkeys([*again, *rest]))
 
 
 def _report(

@@ -136,16 +136,21 @@ def _cause(
         return None
     if evidence.preemptions > 0.0:
         return "preemption"
-    if evidence.state == "prefilling" or _prefill_is_to_blame(evidence, mean, predicted, interference):
+    drifts = drift is not None and drift > DRIFT_LIMIT and not _within_spread(evidence, mean, predicted)
+    if evidence.state == "prefilling":
         return "prefill"
-    if drift is not None and drift > DRIFT_LIMIT and not _within_spread(evidence, mean, predicted):
+    if _prefill_is_to_blame(evidence, mean, predicted, interference) and not (
+        drifts and _would_do(evidence, predicted)
+    ):
+        return "prefill"
+    if drifts:
         return "unexplained"
     target = evidence.target_step_seconds
     if target is None and evidence.usual_step_seconds is not None:
         target = USUAL_STEP_FACTOR * evidence.usual_step_seconds
     if target is None or predicted.decode_seconds <= target:
         return "none"
-    if predicted.overhead_seconds + predicted.weights_seconds > target:
+    if _least_step_seconds(evidence, predicted) > target:
         return "objective_unreachable"
     return "context" if _usual_context_would_do(evidence, target) else "load"
 
@@ -164,6 +169,11 @@ def _prefill_is_to_blame(evidence: Evidence, mean: float, predicted: StepTime, i
     )
 
 
+def _would_do(evidence: Evidence, predicted: StepTime) -> bool:
+    """True if the target would be met, prompt chunks and all, were the engine as fast as predicted."""
+    return evidence.target_itl_seconds is not None and predicted.itl_seconds <= evidence.target_itl_seconds
+
+
 def _within_spread(evidence: Evidence, mean: float, predicted: StepTime) -> bool:
     """True if data-sheet parameters alone may account for the difference."""
     return (
@@ -171,6 +181,14 @@ def _within_spread(evidence: Evidence, mean: float, predicted: StepTime) -> bool
         and evidence.law.source == "datasheet"
         and mean <= predicted.decode_high_seconds + predicted.prefill_seconds
     )
+
+
+def _least_step_seconds(evidence: Evidence, predicted: StepTime) -> float:
+    """Overhead and weights of a single stream: a mixture of experts reads fewer experts then than in a busy step."""
+    if evidence.law is None:
+        return predicted.overhead_seconds + predicted.weights_seconds
+    weights = evidence.law.weights.read_bytes(1.0) / evidence.law.effective_bandwidth_bytes_per_second
+    return evidence.law.step_overhead_seconds + weights
 
 
 def _usual_context_would_do(evidence: Evidence, target_seconds: float) -> bool:

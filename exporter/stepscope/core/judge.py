@@ -15,6 +15,9 @@ from stepscope.core.snapshot import EngineView
 from stepscope.core.step_model import Load, predict
 from stepscope.core.window import Pair, Window
 
+# A calibration holds a little beyond the loads it saw: the law is linear in them. Beyond that it is out_of_range.
+RANGE_SLACK = 1.25
+
 
 def judge(step: Step, facts: Facts, policy: Policy, invalid: Mapping[str, int]) -> tuple[Memory, EngineView]:
     """State, verdict, budgets and accounts of one engine."""
@@ -27,7 +30,10 @@ def judge(step: Step, facts: Facts, policy: Policy, invalid: Mapping[str, int]) 
     sequences = now.sequences if now.sequences is not None and not idle else None
     load = load_of(kv, sequences if sequences is not None else running)
     # Drafted positions work in the budget as in the prediction, or the one would not invert the other.
-    positions = next((p.positions_per_sequence for p in reversed(memory.pairs) if p.observations > 0.0), 1.0)
+    positions = next(
+        (p.positions_per_sequence for p in reversed(memory.pairs) if p.observations > 0.0),
+        memory.positions_per_sequence,
+    )
     if load is not None:
         load = replace(load, positions_per_sequence=positions)
     latest = predict(law, load) if law is not None and load is not None else None
@@ -50,7 +56,8 @@ def judge(step: Step, facts: Facts, policy: Policy, invalid: Mapping[str, int]) 
             in_range=_in_range(now, load, facts),
         )
     )
-    tokens_per_step = now.tokens_per_step
+    # An engine that speculates goes on doing so after a pause: its target must not shrink while nothing is drafted.
+    tokens_per_step = now.tokens_per_step if now.tokens_per_step is not None else memory.tokens_per_step
     target_step = target_itl = None
     if policy.objective_tokens_per_second:
         # The promise is tokens per second and user; a speculative step yields several.
@@ -95,7 +102,14 @@ def judge(step: Step, facts: Facts, policy: Policy, invalid: Mapping[str, int]) 
         accounts = replace(accounts, invalid_values=added(accounts.invalid_values, invalid))
     if step.has_pair_time and pair is not None:
         accounts = booked(accounts, pair, state, cause, predicted, target_step)
-    memory = replace(memory, accounts=accounts, usual_step=usual_step, usual_tokens_per_sequence=usual_tokens)
+    memory = replace(
+        memory,
+        accounts=accounts,
+        usual_step=usual_step,
+        usual_tokens_per_sequence=usual_tokens,
+        positions_per_sequence=positions,
+        tokens_per_step=tokens_per_step,
+    )
 
     bucket = window.median_bucket(memory.pairs) if mean is not None else None
     speed_budget = None
@@ -162,7 +176,13 @@ def _prefill_cost_is_missing(now: Window, facts: Facts) -> bool:
 def _in_range(now: Window, load: Load | None, facts: Facts) -> bool:
     if facts.law is None or facts.law.valid_range is None or load is None:
         return True
-    return facts.law.valid_range.covers(replace(load, prefill_tokens_per_step=now.prefill_tokens_per_step or 0.0))
+    within = replace(
+        load,
+        sequences=load.sequences / RANGE_SLACK,
+        tokens_in_flight=load.tokens_in_flight / RANGE_SLACK,
+        prefill_tokens_per_step=(now.prefill_tokens_per_step or 0.0) / RANGE_SLACK,
+    )
+    return facts.law.valid_range.covers(within)
 
 
 def _phases(sample: EngineSample, pair: Pair | None, now: Window) -> tuple[float | None, float | None]:

@@ -43,6 +43,8 @@ class Memory:
     still_samples: int = 0  # in a row at which the gauges stood still although tokens were generated
     usual_step: Trailing = Trailing()
     usual_tokens_per_sequence: Trailing = Trailing()
+    positions_per_sequence: float = 1.0  # the last known, under speculative decoding
+    tokens_per_step: float = 1.0  # likewise
     accounts: Accounts = Accounts()
 
 

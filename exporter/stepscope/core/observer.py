@@ -129,6 +129,8 @@ def _difference(memory: Memory | None, sample: EngineSample, reading: Reading, f
         moved_at_seconds=at if moved else memory.moved_at_seconds,
         requeued=requeued and sample.requests_waiting != 0.0,
         still_samples=still,
+        positions_per_sequence=memory.positions_per_sequence,
+        tokens_per_step=memory.tokens_per_step,
         usual_step=memory.usual_step,
         usual_tokens_per_sequence=memory.usual_tokens_per_sequence,
         accounts=memory.accounts,

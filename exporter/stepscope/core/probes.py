@@ -151,6 +151,19 @@ def shrink(probes: Sequence[Probe], pace: Pace, measure_seconds: float, seconds:
     return list(dict.fromkeys(fitting)), changed
 
 
+def after_refusal(todo: Sequence[Probe], refused: Probe, streams: int = 0) -> list[Probe]:
+    """What is left to do once the engine could not take a probe. streams: how many of its requests did run.
+
+    Of one stream the context was too long: nothing as long is tried. Of several they were too many: that one is tried
+    again with those that ran, or half of them, and nothing wider follows.
+    """
+    if refused.streams == 1:
+        return [probe for probe in todo if probe.prompt_tokens < refused.prompt_tokens]
+    most = min(streams or refused.streams // 2, refused.streams - 1)
+    narrower = [replace(probe, streams=min(probe.streams, most)) for probe in (refused, *todo)]
+    return list(dict.fromkeys(narrower))
+
+
 def _smaller(probe: Probe, least: int) -> Probe | None:
     if probe.kind == "decode" and probe.prompt_tokens > least:
         return replace(probe, prompt_tokens=max(least, probe.prompt_tokens // 2))

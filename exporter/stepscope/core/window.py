@@ -150,7 +150,7 @@ class Window:
     prefill_accounted: bool
     prefill_dominated_sum_seconds: float  # part of the ITL sum from pairs that are mostly prompt chunks
     preemptions: float
-    tokens_per_step: float
+    tokens_per_step: float | None  # emitted per sequence and step; None without drafts
     ttft_mean_seconds: float | None
     predicted: StepTime | None  # observation-weighted mean over the comparable pairs
 
@@ -206,7 +206,7 @@ def gather(pairs: tuple[Pair, ...]) -> Window:
         prefill_accounted=accounted,
         prefill_dominated_sum_seconds=dominated,
         preemptions=preemptions,
-        tokens_per_step=1.0 + accepted / drafts if drafts > 0 else 1.0,
+        tokens_per_step=1.0 + accepted / drafts if drafts > 0 else None,
         ttft_mean_seconds=ttft_sum / ttft_count if ttft_count > 0 else None,
         predicted=_weighted(weights, compared),
     )

@@ -75,7 +75,7 @@ class _Answer(http.client.HTTPResponse):
         length = None
         for line in found[2].decode("latin-1").split("\r\n")[:-1]:
             name, _, value = line.partition(":")
-            lower, value = name.lower(), value.strip(" \t")
+            lower, value = name.lower(), value.lstrip(" \t")
             if lower in _FRAMING or (
                 lower == "content-length" and (length is not None or not _LENGTH.fullmatch(value))
             ):

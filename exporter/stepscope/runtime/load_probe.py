@@ -30,7 +30,10 @@ _TOKENS_LOW, _TOKENS_HIGH = 0.8, 1.5
 
 
 class ProbeError(StepscopeError):
-    """A probe could not be measured. `outcome`: as of a request, or `foreign`, `time`, `slow`; `streams`: that did run."""
+    """A probe could not be measured.
+
+    outcome: as of a request, or foreign, time, slow. streams: how many did run.
+    """
 
     def __init__(self, outcome: str, message: str, streams: int = 0) -> None:
         super().__init__(message)
