@@ -11,10 +11,10 @@ HELM_READY := .tools/.helm-$(shell cksum < tools/get_helm.py | cut -d ' ' -f 1)
 LINT_READY := .tools/.lint-$(shell cksum < tools/requirements-lint.lock | cut -d ' ' -f 1)
 ARGS ?=
 
-.PHONY: help setup demo test e2e mutants live bench accuracy lint type format docs check-docs rules dashboards screenshots lock chart-files chart-golden helm-tools package clean
+.PHONY: help setup demo test e2e mutants live bench accuracy alert-quality lint type format docs check-docs rules dashboards screenshots lock chart-files chart-golden helm-tools package clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## Make .venv with everything that is needed; the other targets do it themselves
 	@:
@@ -39,6 +39,9 @@ bench: $(READY) ## Measure what the sidecar costs
 
 accuracy: $(READY) ## Judge the predictions on public measurements; writes docs/accuracy.md (a minute or two)
 	$(BIN)/python benchmarks/accuracy.py $(ARGS)
+
+alert-quality: $(READY) ## Judge the verdicts on 240 simulated faults (a few minutes); ARGS=--write writes the page
+	$(BIN)/python benchmarks/alert_quality.py $(ARGS)
 
 lint: $(READY) ## Check style
 	$(BIN)/ruff check .

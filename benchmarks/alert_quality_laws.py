@@ -47,7 +47,8 @@ class Laws:
 def model_of(machine: Machine) -> ModelSpec:
     """What a user knows of the model."""
     physics = config_of(machine).physics
-    return from_numbers(physics.weight_bytes, physics.kv_bytes_per_token, physics.active_params, name="simulated")
+    model = from_numbers(physics.weight_bytes, physics.kv_bytes_per_token, physics.active_params, name="simulated")
+    return replace(model, layers=physics.layers, kind="dense")
 
 
 @cache

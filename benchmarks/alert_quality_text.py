@@ -53,22 +53,23 @@ def document(played: Sequence[Played], truth: Truth) -> tuple[str, bool]:
     slowest, fastest = max(run.itl_seconds for run in played), min(run.itl_seconds for run in played)
     seeds = f"{played[0].seed} to {played[-1].seed}"
     targets, met = _targets(played, truth)
+    minutes = f"{RUN_SECONDS / 60:.0f} minutes each, the fault from minute {FAULT_SECONDS / 60:.0f} on"
     head = f"""# Alert quality
 
 Written by `make alert-quality ARGS=--write`; do not edit. {len(played)} runs in simulated time, seeds {seeds}
-(those used while tuning were below 10,000), {RUN_SECONDS / 60:.0f} minutes each, the fault from minute {FAULT_SECONDS / 60:.0f} on.
-Mean ITL before the fault {fastest * 1e3:.0f} to {slowest * 1e3:.0f} ms; {shares} runs with shared prefixes.
+(those used while tuning were below 10,000), {minutes}. Mean ITL before
+the fault {fastest * 1e3:.0f} to {slowest * 1e3:.0f} ms; {shares} runs with shared prefixes.
 
 The simulator's step law is not the one that judges: captured batch sizes pad up to a third of the weight time,
-attention loses a quarter of its speed by 100,000 tokens, steps jitter by 10 % log-normally, arithmetic has a roof, tensor
-parallelism pays for its collectives, prompt chunks hide part of the weight reading and attend quadratically. Engines:
-{"; ".join(machine.label for machine in MACHINES)}.
+attention loses a quarter of its speed by 100,000 tokens, steps jitter by 10 % log-normally, arithmetic has a roof,
+tensor parallelism pays for its collectives, prompt chunks hide part of the weight reading and attend quadratically.
+Engines: {"; ".join(machine.label for machine in MACHINES)}.
 
-Judged as shipped: the expressions of `rules/alerts.yaml` on the sidecar's own counters every 15 s. What is right stands
-in `benchmarks/alert_quality_truth.yaml`. Parameters: `datasheet` (model and GPU named), `file` (fitted on seven probes of
-an idle engine, as a calibration makes them), `learned` (a quarter of an hour of other, varied load; no model, no GPU). The
-naive rule: `histogram_quantile(0.5)` over five minutes against (weights + KV) / bandwidth, more than 15 % off for five
-minutes, its bandwidth set so that the first five minutes of each run are right.
+Judged as shipped: the expressions of `rules/alerts.yaml` on the sidecar's own series every 15 s. What is right stands
+in `benchmarks/alert_quality_truth.yaml`. Parameters: `datasheet` (model and GPU named), `file` (fitted on seven probes
+of an idle engine, as a calibration makes them), `learned` (a quarter of an hour of other, varied load; no model, no
+GPU). The naive rule: `histogram_quantile(0.5)` over five minutes against (weights + KV) / bandwidth, more than 15 % off
+for five minutes, its bandwidth set so that the first five minutes of each run are right.
 """
     return f"{head}\n## Targets\n\n{targets}\n\n## Results\n\n{summary(played, truth)}", met
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from stepscope.core.engine_span import engine_span, moved, requests
+from stepscope.core.engine_span import active, engine_span, moved, requests
 from stepscope.core.estimate import Facts
 from stepscope.core.sample import EngineSample, Histogram, Reading
 
@@ -58,6 +58,16 @@ def test_engines_of_one_page_weigh_by_what_they_did() -> None:
     assert span is not None
     assert span.sequences == pytest.approx(4.0)
     assert span.tokens_in_flight == 500.0
+
+
+def test_an_engine_that_stands_still_runs_nothing() -> None:
+    """Whatever its gauges say: they are left from requests that were cancelled."""
+    frozen = sample(0.0, engine="1", n=3.0)
+    first, last = (Reading(at, (sample(at), frozen), single_process=True) for at in (1.0, 2.0))
+    assert active(first, last) == (4.0, 1.0)
+    span = engine_span([first, last], FACTS, 0.0, 10.0)
+    assert span is not None
+    assert span.running_most == 4.0
 
 
 def test_a_restart_or_an_idle_engine_gives_nothing() -> None:

@@ -108,8 +108,10 @@ def test_few_observations_are_no_verdict() -> None:
 
 
 def test_a_load_beyond_the_calibration_is_out_of_range() -> None:
-    """Predicted and measured are published, drift is not."""
-    law = replace(LAW, valid_range=LoadRange(max_tokens_in_flight=19_000))
+    """Predicted and measured are published, drift is not. A quarter more than was seen is still within it."""
+    law = replace(LAW, valid_range=LoadRange(max_tokens_in_flight=16_100))
+    assert Fold(facts=Facts(law=law)).all(busy(FakeEngine())).state == "measuring"
+    law = replace(LAW, valid_range=LoadRange(max_tokens_in_flight=15_900))
     view = Fold(facts=Facts(law=law)).all(busy(FakeEngine()))
     assert (view.state, view.drift_ratio) == ("out_of_range", None)
     assert view.predicted_itl_seconds == pytest.approx(0.03)

@@ -76,6 +76,17 @@ def test_prompts_mixed_in_are_counted_per_step(bench: Bench) -> None:
     assert nothing_runs(bench)
 
 
+def test_ranks_behind_one_page_are_measured_per_rank() -> None:
+    """One stream fills one rank, four are two each; an idle rank's old gauges are nobody."""
+    with bench_of(data_parallel=2) as bench:
+        four = measure(bench, Probe("decode", 4, 600), 0.5)
+        one = measure(bench, Probe("decode", 1, 600), 0.5)
+    assert four.point.sequences == pytest.approx(2.0, rel=0.05)
+    assert one.point.sequences == pytest.approx(1.0, rel=0.05)
+    assert 1200 < four.point.tokens_in_flight < 2 * 800
+    assert 600 < one.point.tokens_in_flight < 800
+
+
 def test_an_engine_that_runs_fewer_says_so() -> None:
     """How many it does run comes with the refusal."""
     with bench_of(max_num_seqs=3) as bench, pytest.raises(ProbeError) as error:

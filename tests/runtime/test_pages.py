@@ -97,6 +97,14 @@ def test_only_loopback_or_the_authenticated_may_reload(site: Site) -> None:
     assert site.reloads == 2
 
 
+def test_recalibration_is_guarded_like_a_reload(site: Site) -> None:
+    """It throws away what was learned: not for everybody on the network."""
+    assert site.get("/-/recalibrate", "POST").status == 200
+    assert site.get("/-/recalibrate", "POST", "10.0.0.7").status == 403
+    assert site.get("/-/recalibrate", "POST", origin="http://evil.example").status == 403
+    assert site.recalibrations == 1
+
+
 def test_a_refused_reload_says_why(site: Site) -> None:
     """One line, and the old configuration stands."""
     site.reload_error = ConfigError("--sample.interval: too short")

@@ -31,7 +31,7 @@ class EngineSpan:
     prompt_tokens: float  # computed, cache hits not counted
     cached_tokens: float
     preemptions: float
-    running_most: float  # requests on all engines, the highest reading
+    running_most: float  # requests on all engines that moved, the highest reading
     waiting_most: float
 
 
@@ -65,6 +65,7 @@ def engine_span(readings: Sequence[Reading], facts: Facts, start: float, end: fl
             per_token.add(ends[1].bytes_per_token, count)
     if sums["n"] <= 0.0:
         return None
+    at_work = [active(before, after) for before, after in pairwise(inside)]
     return EngineSpan(
         seconds=inside[-1].at_seconds - inside[0].at_seconds,
         observations=sums["n"],
@@ -78,14 +79,29 @@ def engine_span(readings: Sequence[Reading], facts: Facts, start: float, end: fl
         prompt_tokens=sums["prompt"],
         cached_tokens=sums["hits"],
         preemptions=sums["preempted"],
-        running_most=max(_all(reading, "requests_running") for reading in inside),
-        waiting_most=max(_all(reading, "requests_waiting") for reading in inside),
+        running_most=max(running for running, _ in at_work),
+        waiting_most=max(waiting for _, waiting in at_work),
     )
 
 
 def requests(reading: Reading) -> float:
     """Requests that run or wait, on all engines of the page."""
     return _all(reading, "requests_running") + _all(reading, "requests_waiting")
+
+
+def active(before: Reading, after: Reading) -> tuple[float, float]:
+    """(running, waiting) requests at the second reading, on the engines that did anything since the first.
+
+    An engine whose requests were all cancelled keeps its gauges until its next step: they would be counted as somebody.
+    """
+    known = {sample.engine: sample for sample in before.engines}
+    moving = [
+        sample for sample in after.engines if sample.engine not in known or has_moved(known[sample.engine], sample)
+    ]
+    return (
+        sum(sample.requests_running or 0.0 for sample in moving),
+        sum(sample.requests_waiting or 0.0 for sample in moving),
+    )
 
 
 class _Mean:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from stepscope.core.calibrate import Measured
-from stepscope.core.engine_span import EngineSpan, engine_span, requests
+from stepscope.core.engine_span import EngineSpan, active, engine_span, requests
 from stepscope.core.estimate import Facts
 from stepscope.core.law_terms import Point
 from stepscope.core.load_trace import ClientSpan, client_span
@@ -131,9 +131,8 @@ def _wait_for_all(bench: Bench, probe: Probe, crew: Crew, prompt_seconds: float)
         now = time.monotonic()
         if begun > most:
             most, since = begun, now
-        latest = bench.watch.latest
-        waiting = sum(sample.requests_waiting or 0.0 for sample in latest.engines) if latest is not None else 0.0
-        running = sum(sample.requests_running or 0.0 for sample in latest.engines) if latest is not None else 0.0
+        latest = bench.watch.readings[-2:]
+        running, waiting = active(*latest) if len(latest) == 2 else (0.0, 0.0)
         if waiting and running <= begun and now - since > _STUCK_SECONDS:
             raise ProbeError("rejected", f"{probe}: the engine runs no more than {begun} of these at once", begun)
         if now > until:
@@ -186,9 +185,8 @@ def _measured(
     if engine is not None:
         itl = engine.itl_seconds
         # Means per engine; where the page holds several, the client's counts are for all of them together.
-        ranks = len(bench.watch.readings[-1].engines) if bench.watch.readings else 1
-        sequences = engine.sequences or client.sequences / ranks
-        tokens = client.tokens_in_flight / ranks
+        sequences = engine.sequences or client.sequences
+        tokens = client.tokens_in_flight * sequences / client.sequences
         if engine.tokens_in_flight and _TOKENS_LOW <= engine.tokens_in_flight / tokens <= _TOKENS_HIGH:
             tokens = engine.tokens_in_flight
         if engine.prefill_tokens_per_step is not None:
