@@ -226,3 +226,15 @@ def test_no_points_whatever_break_the_fit(loads: list[tuple[int, int, int, float
         fitted = fit(points, held)
         assert all(math.isfinite(price) and price >= 0.0 for price in fitted.prices)
         assert all(math.isfinite(relative_error(fitted.law, point)) for point in points)
+
+
+def test_constant_weights_without_a_prior_do_not_make_everything_unknown() -> None:
+    """Their bytes are part of the constant; what the points fix is judged before the constant is split."""
+    points = [
+        Point(n, n * context, 0.0, 0.004 + 15e9 / 2.5e12 + n * context * 147_456 / 2e12 + 2e-5 * n, 15e9, 147_456.0)
+        for n in (1, 4, 16, 64)
+        for context in (500, 2000, 8000)
+    ]
+    fitted = fit(points)
+    assert all(fitted.identifiable[TERMS[term]] for term in (OVERHEAD, SEQUENCE, KV))
+    assert not fitted.identifiable[TERMS[PREFILL]]

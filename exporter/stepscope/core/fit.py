@@ -85,6 +85,8 @@ def fit(points: Sequence[Point], prior: Prior | None = None, weights: WeightByte
             best = prices, left_out, strength
     assert best is not None  # there is always a strength to try
     prices, left_out, strength = best
+    # Before the split: it gives the weights a price, and their column here is part of the constant.
+    identifiable = _identifiable(rows, points, prices)
     if prior is None and constant:
         prices = _split_overhead(prices, points[0].weight_bytes or 0.0)
     per_token = _one({point.kv_bytes_per_token for point in points})
@@ -109,7 +111,7 @@ def fit(points: Sequence[Point], prior: Prior | None = None, weights: WeightByte
         low_factor=1.0 / (1.0 + max(0.0, quantile(errors, 0.95))),
         high_factor=1.0 / max(1.0 + min(0.0, quantile(errors, 0.05)), 1.0 / MOST_SPREAD),
     )
-    return Fit(law, prices, _identifiable(rows, points, prices), valid, found, strength, left_out)
+    return Fit(law, prices, identifiable, valid, found, strength, left_out)
 
 
 def check(point: Point) -> None:
