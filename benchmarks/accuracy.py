@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from accuracy_aiconfigurator import Cached, read_cached
 from accuracy_charts import error_by_batch, predicted_against_measured
 from accuracy_data import ABSENT, DENSE, GROUPS, MOE, REPOSITORY, Series, load, shared_folder
 from accuracy_methods import (
@@ -22,7 +23,7 @@ from accuracy_methods import (
     uncalibrated,
 )
 from accuracy_pool import TABLE, left_out, table, table_text
-from accuracy_text import DOCUMENT, FOREWORD, MISSES, MPT_TEXT, TERMS_TEXT, UNCALIBRATED_TEXT
+from accuracy_text import BESIDE_TEXT, DOCUMENT, FOREWORD, MISSES, MPT_TEXT, TERMS_TEXT, UNCALIBRATED_TEXT
 
 from stepscope.core.defaults import Machine, Pooled, default_prior
 from stepscope.core.fit import fit, relative_error
@@ -108,6 +109,22 @@ def target_of(file: str, five: bool) -> Target | None:
     return DENSE_FIVE if five else DENSE_CROSSED
 
 
+def beside(cached: Cached, ours: dict[str, list[Judged]]) -> str:
+    """Ours, uncalibrated, beside aiconfigurator on the points that both predict; bold where ours is not as good."""
+    lines = []
+    modern = [file for file in GROUPS if file != "fastertransformer"]  # an engine it does not model
+    groups = [((file,), GROUPS[file]) for file in modern] + [(DENSE, "all dense"), (MOE, "all MoE")]
+    for files, name in groups:
+        everything = joined(ours, files)
+        theirs, mine = cached.judge(everything)
+        if not theirs:
+            continue
+        found = score([one.error for one in theirs])
+        bar = Target(found.median_abs_error, found.share_within_6pct, found.share_within_15pct)
+        lines.append([name, f"{len(theirs)} of {len(everything)}", figures(theirs, bar), figures(mine, bar)])
+    return rows(("group", "points both cover", f"aiconfigurator {cached.version}", "ours, uncalibrated"), lines)
+
+
 def worth_of_terms(everything: Sequence[Series], unseen: dict[str, tuple[float, ...]]) -> str:
     """Cross-validated error with each extra term left out."""
 
@@ -191,6 +208,8 @@ def main() -> int:
         MISSES,
         UNCALIBRATED_TEXT,
         rows(("group, series left out", "median % / within 6 % / within 15 %"), cold) + "\n",
+        BESIDE_TEXT,
+        beside(read_cached(), ours_cold) + "\n",
         MPT_TEXT,
         mpt(shared, defaults[("fastertransformer", "ampere", "dense")]) + "\n",
         TERMS_TEXT,

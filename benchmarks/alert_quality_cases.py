@@ -161,7 +161,7 @@ def _target(config: EngineConfig, sequences: int, context: float, capacity: int)
         work = StepWork(sequences, 1 + config.draft_tokens, int(tokens), int(tokens * tokens / sequences))
         return config.physics.step_seconds(work)
 
-    return (step(context) * step(BUSY_SHARE * capacity)) ** 0.5
+    return math.sqrt(step(context) * step(BUSY_SHARE * capacity))
 
 
 def _bursts(draw: random.Random, config: EngineConfig) -> Group:

@@ -19,7 +19,14 @@ _TOKEN = re.compile(
     r'\s*(?:(\d+(?:\.\d+)?)(?![\w.])|([A-Za-z_:][\w:]*)|("[^"]*")|(\[\w+\])|(=~|!~|!=|==|>=|<=|[-+*/<>(){},=]))'
 )
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-_RANGED = {"increase", "rate", "avg_over_time", "min_over_time", "max_over_time", "last_over_time", "count_over_time"}
+_OVER_TIME: dict[str, Callable[[list[float]], float]] = {
+    "avg_over_time": lambda values: sum(values) / len(values),
+    "min_over_time": min,
+    "max_over_time": max,
+    "last_over_time": lambda values: values[-1],
+    "count_over_time": lambda values: float(len(values)),
+}
+_RANGED = {"increase", "rate", *_OVER_TIME}
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
     ">": lambda a, b: a > b,
     "<": lambda a, b: a < b,
@@ -191,13 +198,7 @@ def _over(
             if len(values) >= 2:
                 found[labels] = (values[-1] - values[0]) / (seconds if function == "rate" else 1.0)
         else:
-            found[labels] = {
-                "avg_over_time": lambda v: sum(v) / len(v),
-                "min_over_time": min,
-                "max_over_time": max,
-                "last_over_time": lambda v: v[-1],
-                "count_over_time": lambda v: float(len(v)),
-            }[function](values)
+            found[labels] = _OVER_TIME[function](values)
     return found
 
 

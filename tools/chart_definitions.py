@@ -16,7 +16,14 @@ SET_BY_THE_CHART = frozenset({"engine.url", "web.listen-address", "web.config.fi
 
 _STRING = {"type": "string"}
 _STRING_MAP = {"type": "object", "additionalProperties": _STRING}
-_QUANTITY = {"type": ["string", "number"]}
+# A resource that Kubernetes does not know, or a quantity it cannot read, makes the whole pod invalid: the engine would
+# be refused with its sidecar. Kubernetes documentation, "Resource units in Kubernetes" and "Serialization format".
+_QUANTITY = {
+    "type": ["string", "number"],
+    "minimum": 0,
+    "pattern": "^[0-9]+([.][0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi|[eE][0-9]+)?$",
+}
+_RESOURCE_NAME = {"pattern": "^(cpu|memory|ephemeral-storage|hugepages-.+|.+/.+)$"}
 _PORT = {"type": "integer", "minimum": 1, "maximum": 65535}
 _NAME = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "maxLength": 30}
 _LABEL_SELECTOR = {
@@ -81,7 +88,10 @@ def definitions(thresholds: Path) -> dict[str, Any]:
         "stringMap": _STRING_MAP,
         "port": _PORT,
         "resources": _closed(
-            {kind: {"type": "object", "additionalProperties": _QUANTITY} for kind in ("requests", "limits")}
+            {
+                kind: {"type": "object", "propertyNames": _RESOURCE_NAME, "additionalProperties": _QUANTITY}
+                for kind in ("requests", "limits")
+            }
         ),
         "probe": _closed(
             {

@@ -1,9 +1,9 @@
 """Builds what a release publishes into dist/ (or DIR): wheel, sdist, chart archive, and a zip of rules and dashboards.
 
-    python tools/package.py [--image-digest sha256:...] [--directory DIR]
+    python tools/package.py [--image REGISTRY/OWNER/NAME --image-digest sha256:...] [--directory DIR]
 
-The version is the package's, everywhere. With --image-digest the packaged chart pins the image by it (the chart in the
-repository does not know the digest of an image that is not built yet).
+The version is the package's, everywhere. With --image and --image-digest the packaged chart names the image where it
+was published and pins it (the chart in the repository does not know the digest of an image that is not built yet).
 """
 
 from __future__ import annotations
@@ -49,17 +49,25 @@ def find_helm() -> str:
     return path
 
 
-def package_chart(digest: str, directory: Path) -> None:
-    """The chart archive, the image pinned where a digest is given."""
+def with_image(values: str, image: str, digest: str) -> str:
+    """The chart's values with the published image. ValueError where they do not have the expected lines."""
+    registry, _, name = image.partition("/")
+    wanted = {"registry": registry, "repository": name, "digest": digest}
+    for key, value in wanted.items():
+        values, count = re.subn(rf"(?m)^  {key}: \S+$", f"  {key}: {value}", values)
+        if count != 1:
+            raise ValueError(f"helm/stepscope/values.yaml: no single line with the image's {key}")
+    return values
+
+
+def package_chart(image: str, digest: str, directory: Path) -> None:
+    """The chart archive, the image named and pinned where they are given."""
     with tempfile.TemporaryDirectory() as folder:
         chart = Path(folder, "stepscope")
         shutil.copytree(REPOSITORY / "helm" / "stepscope", chart)
         if digest:
             values = chart / "values.yaml"
-            text, count = re.subn(r'(?m)^  digest: ""$', f"  digest: {digest}", values.read_text("utf-8"))
-            if count != 1:
-                raise ValueError("helm/stepscope/values.yaml: no single line with an empty digest")
-            values.write_text(text, "utf-8")
+            values.write_text(with_image(values.read_text("utf-8"), image, digest), "utf-8")
         run(find_helm(), "lint", "--strict", "--quiet", str(chart))
         run(find_helm(), "package", str(chart), "--destination", str(directory))
 
@@ -78,19 +86,23 @@ def package_monitoring(directory: Path) -> None:
 def main() -> int:
     """Build everything anew. Returns the exit status."""
     parser = argparse.ArgumentParser(description="Build what a release publishes into dist/.")
+    parser.add_argument("--image", default="", help="REGISTRY/OWNER/NAME of the published image, with its digest")
     parser.add_argument("--image-digest", default="", help="sha256:... of the published image")
     parser.add_argument("--directory", type=Path, default=REPOSITORY / "dist", help="where to; emptied first")
     arguments = parser.parse_args()
-    digest, directory = arguments.image_digest, arguments.directory.resolve()
+    image, digest, directory = arguments.image, arguments.image_digest, arguments.directory.resolve()
     if digest and not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
         sys.stderr.write(f"package: {digest!r} is not a digest (sha256: and 64 hexadecimal digits)\n")
+        return 2
+    if bool(digest) != bool(re.fullmatch(r"[\w.-]+(:\d+)?/[\w./-]+", image)):
+        sys.stderr.write(f"package: the image {image!r} and its digest go together, as REGISTRY/OWNER/NAME\n")
         return 2
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     try:
         run(sys.executable, str(REPOSITORY / "tools" / "chart_files.py"), "--check")
         run(sys.executable, "-m", "hatchling", "build", "--directory", str(directory))
-        package_chart(digest, directory)
+        package_chart(image, digest, directory)
         package_monitoring(directory)
     except (subprocess.SubprocessError, OSError, ValueError) as error:
         sys.stderr.write(f"package: {error}\n")

@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from stepscope import __version__
 from stepscope.errors import ConfigError, StepscopeError
+from stepscope.stop_signals import end_at_once
 
 COMMANDS = {
     "serve": "Watch one engine and publish measured against predicted step time.",
@@ -61,6 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (without the program's name); returns the exit status, whatever happens."""
     for variable in _MULTIPROCESS_VARIABLES:
         os.environ.pop(variable, None)
+    if argv is None and sys.argv[1:2] == ["serve"]:  # the process is ours, and may be the first of its container
+        end_at_once()
     try:
         status = _run(list(sys.argv[1:] if argv is None else argv))
         if sys.stdout is not None:  # None where the program was started with standard output closed

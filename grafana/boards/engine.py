@@ -31,9 +31,8 @@ from boards.style import (
 DRIFT_LIMIT = 0.15  # the drift at which the verdict becomes "unexplained": stepscope.core.compare
 
 HOW_TO_READ = """\
-**Is it slow?** *Measured* above *promised*.
-**Against what?** *Predicted* is what this load must take.
-
+- **Slow?** *measured* is above *promised*
+- **Against what?** *predicted* is what this load must take
 - both below *promised*: fine
 - both above *promised*: too much load; *Why* says which part
 - *measured* above *predicted*: a fault outside the load
@@ -77,8 +76,9 @@ def _verdict() -> list:  # type: ignore[type-arg]  # panels of several kinds sha
         number(Spot(16, 0, 2, 4), "Drift", "Measured over predicted, minus 1. Beyond 15% the load does not explain it.",
                "percentunit", q.DRIFT_NOW, steps=((None, AMBER), (-DRIFT_LIMIT, GREEN), (DRIFT_LIMIT, RED)),
                decimals=1, empty="-"),
-        number(Spot(18, 0, 4, 4), "Headroom", "Context tokens that still fit; negative: so many too many. The smallest "
-               "of the selected engines.", "short", q.HEADROOM, steps=((None, RED), (0.0, GREEN)), decimals=1),
+        number(Spot(18, 0, 4, 4), "Headroom, tokens", "Context tokens that still fit; negative: so many too many. "
+               "The smallest of the selected engines.", "short", q.HEADROOM,
+               steps=((None, RED), (0.0, GREEN)), decimals=1),
         number(Spot(22, 0, 2, 4), "Engines", "Engines in this picture. With more than one, times are their mean and "
                "tokens their sum: choose one pod and one engine above.", "none", q.ENGINES_SHOWN,
                steps=((None, INK), (2.0, AMBER)), decimals=0),
@@ -90,7 +90,8 @@ def _prediction() -> list:  # type: ignore[type-arg]
         Spot(0, 4, 17, 10),
         "Inter-token latency: measured against predicted",
         "Mean gap between two tokens of a request as measured, as predicted from the load, and as promised. The band "
-        "is the histogram bucket that holds the median: the prediction should touch it. KV cache usage on the right.",
+        "is the histogram bucket that holds the median: the prediction should touch it, unless prompt chunks make a "
+        "few steps very long (cause prefill). KV cache usage on the right.",
         "s",
         (q.MEDIAN_LOWER, q.MEDIAN_UPPER, q.KV_USAGE, q.PROMISED, q.PREDICTED, q.MEASURED),
         colours={"measured": INK},
@@ -199,8 +200,8 @@ def _load() -> list:  # type: ignore[type-arg]
 def _basis() -> list:  # type: ignore[type-arg]
     small = [
         ("Effective bandwidth", "Bytes per second at which a step's reads proceed, all GPUs.", "Bps", q.BANDWIDTH, 1),
-        ("Share of peak", "Effective bandwidth over the data sheet's. 40% to 90% is plausible; far below, the engine "
-         "may have been slow when it was calibrated.", "percentunit", q.SHARE_OF_PEAK, 0),
+        ("Share of peak", "Effective bandwidth over the data sheet's. 60% is common, weights alone reach 95%; far "
+         "below, the engine may have been slow when it was calibrated.", "percentunit", q.SHARE_OF_PEAK, 0),
         ("Overhead", "Seconds of a step that do not depend on bytes.", "s", q.OVERHEAD, 2),
         ("Per sequence", "Extra seconds per sequence in a step.", "s", q.SEQUENCE_COST, 1),
         ("Per prompt token", "Extra seconds per prompt token mixed into a step.", "s", q.PREFILL_COST, 1),

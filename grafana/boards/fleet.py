@@ -25,9 +25,9 @@ from boards.style import (
 )
 
 HOW_TO_READ = """\
-**Click a pod** in the table to see it alone.
-**Headroom**: context tokens that still fit at the promised speed.
-**Drift**: slower than the load explains, a fault on that node.
+- **Click a pod** in the table: its own board says why
+- **Headroom**: context tokens that still fit at the promised speed
+- **Drift**: slower than the load explains, a fault on that node
 """
 OUTCOME_COLOURS = {
     "ok": GREEN, "timeout": AMBER, "connection": RED, "http_status": "#B8691B", "not_metrics": "#8C6BB1",
@@ -37,7 +37,7 @@ DRIFT_STEPS = ((None, GREEN), (0.15, RED))  # the drift limit: stepscope.core.co
 # Grafana puts the clicked row's cells and the time range in.
 _LINK = (
     f"/d/{UIDS['engine']}?var-datasource=${{datasource}}&var-namespace=${{__data.fields.Namespace}}"
-    "&var-pod=${__data.fields.Pod}&var-model_name=${__data.fields.Model}&var-engine=${__data.fields.Engine}"
+    "&var-pod=${__data.fields.Pod}&var-instance=${__data.fields.Instance}&var-model_name=${__data.fields.Model}&var-engine=${__data.fields.Engine}"
     "&${__url_time_range}"
 )
 
@@ -93,8 +93,8 @@ def _worst() -> list:  # type: ignore[type-arg]
         models.thresholds(thresholds(((None, "transparent"), (1.0, RED)))).thresholds_style(line).axis_soft_max(1.1)
     )
     return [
-        bars(Spot(0, 5, 12, 8), "Least headroom", "The ten engines with the fewest context tokens to spare; negative: "
-             "over budget.", "short", q.WORST_HEADROOM, ((None, RED), (0.0, GREEN)), "no promise, no budget"),
+        bars(Spot(0, 5, 12, 8), "Least headroom, tokens", "The ten engines with the fewest context tokens to spare; "
+             "negative: over budget.", "short", q.WORST_HEADROOM, ((None, RED), (0.0, GREEN)), "no promise, no budget"),
         bars(Spot(12, 5, 12, 8), "Most drift", "The ten engines that are slowest against their own prediction.",
              "percentunit", q.WORST_DRIFT, DRIFT_STEPS, "nothing judged now"),
         share,
@@ -106,25 +106,27 @@ def _pods() -> list:  # type: ignore[type-arg]
     pods = rows(
         Spot(0, 22, 24, 9),
         "Pods",
-        "All selected engines now. Click a pod for its own board.",
+        "All selected engines now, and those that do not answer. Click a pod for its own board.",
         (q.TABLE_HEADROOM, q.TABLE_IN_FLIGHT, q.TABLE_MEASURED, q.TABLE_PREDICTED, q.TABLE_PROMISED, q.TABLE_DRIFT,
          q.TABLE_STATE, q.TABLE_CAUSE),
         {
-            "namespace": "Namespace", "pod": "Pod", "model_name": "Model", "engine": "Engine", "state": "State",
-            "cause": "Cause", "Value #C": "Measured", "Value #D": "Predicted", "Value #E": "Promised",
-            "Value #F": "Drift", "Value #B": "In flight", "Value #A": "Headroom",
+            "namespace": "Namespace", "pod": "Pod", "instance": "Instance", "model_name": "Model", "engine": "Engine",
+            "state": "State", "cause": "Cause", "Value #C": "Measured", "Value #D": "Predicted", "Value #E": "Promised",
+            "Value #F": "Drift", "Value #B": "Tokens in flight", "Value #A": "Headroom, tokens",
         },
-        widths={"Namespace": 120, "Pod": 220, "Model": 240, "Engine": 80},
+        widths={"Namespace": 90, "Pod": 170, "Instance": 145, "Model": 190, "Engine": 65, "State": 160, "Cause": 160,
+                "Measured": 85, "Predicted": 85, "Promised": 85, "Drift": 70},
     )  # fmt: skip
-    link = prop("links", [{"title": "Predicted vs actual of ${__data.fields.Pod}", "url": _LINK, "targetBlank": False}])
-    pods = pods.override_by_name("Pod", [link])
+    link = prop("links", [{"title": "Predicted vs actual of this engine", "url": _LINK, "targetBlank": False}])
+    for name in ("Pod", "Instance"):  # where the scrape configuration adds no pods there is the instance to click
+        pods = pods.override_by_name(name, [link])
     for name in ("Measured", "Predicted", "Promised"):
         pods = pods.override_by_name(name, [prop("unit", "s"), prop("decimals", 1)])
-    for name in ("In flight", "Headroom"):
+    for name in ("Tokens in flight", "Headroom, tokens"):
         pods = pods.override_by_name(name, [prop("unit", "short"), prop("decimals", 1)])
     text = prop("custom.cellOptions", {"type": "color-text"})
     steps = [{"value": None, "color": RED}, {"value": 0, "color": GREEN}]
-    pods = pods.override_by_name("Headroom", [text, prop("thresholds", {"mode": "absolute", "steps": steps})])
+    pods = pods.override_by_name("Headroom, tokens", [text, prop("thresholds", {"mode": "absolute", "steps": steps})])
     steps = [{"value": value, "color": shade} for value, shade in DRIFT_STEPS]
     limits = prop("thresholds", {"mode": "absolute", "steps": steps})
     pods = pods.override_by_name("Drift", [text, limits, prop("unit", "percentunit"), prop("decimals", 1)])
@@ -145,7 +147,7 @@ def _sidecars() -> list:  # type: ignore[type-arg]
         graph(Spot(8, 32, 8, 8), "Oldest samples", "Seconds since the last good page of an engine, the ten oldest: "
               "beyond 90 seconds its values are no longer published.", "s", (q.SAMPLE_AGE,)),
         bars(Spot(16, 32, 4, 8), "Versions", "Sidecars by version: more than one bar means a rollout is under way or "
-             "stuck.", "none", q.VERSIONS, ((None, BLUE),)),
+             "stuck.", "none", q.VERSIONS, ((None, BLUE),), decimals=0),
         number(Spot(20, 32, 4, 8), "Engine restarts", "New engine lives seen in the shown time.", "none", q.RESTARTS,
                steps=((None, GREEN), (0.5, AMBER)), decimals=0),
     ]  # fmt: skip

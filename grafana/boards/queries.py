@@ -12,7 +12,13 @@ from dataclasses import dataclass
 # Series of one engine, and series of the sidecar as a whole. All is ".*": it also matches where a label is missing.
 SIDECAR = 'namespace=~"$namespace",pod=~"$pod",instance=~"$instance"'
 ENGINE = SIDECAR + ',model_name=~"$model_name",engine=~"$engine"'
-PER_ENGINE = "namespace, pod, model_name, engine"
+PER_ENGINE = "namespace, pod, instance, model_name, engine"
+
+
+def named(expr: str) -> str:
+    """With a label `who`: the pod, or the instance where the scrape configuration adds no pods."""
+    both = f'label_join({expr}, "who", " ", "pod", "instance")'
+    return f'label_replace({both}, "who", "$1", "who", " ?([^ ]+).*")'
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +114,17 @@ ENGINES_OVER = Query(f"count(stepscope_token_headroom_tokens{{{ENGINE}}} < 0) or
 ENGINES_DRIFTING = Query(f"count(stepscope_drift_ratio{{{ENGINE}}} > 0.15) or vector(0)", "drifting", "always")
 CONFIG_BAD = Query(f"count(stepscope_config_ok{{{SIDECAR}}} == 0) or vector(0)", "degraded", "always")
 WORST_HEADROOM = Query(
-    f"bottomk(10, min by ({PER_ENGINE}) (stepscope_token_headroom_tokens{{{ENGINE}}}))",
-    "{{pod}} engine {{engine}}",
+    named(f"bottomk(10, min by ({PER_ENGINE}) (stepscope_token_headroom_tokens{{{ENGINE}}}))"),
+    "{{who}} engine {{engine}}",
     "always",
 )
 WORST_DRIFT = Query(
-    f"topk(10, sum by ({PER_ENGINE}) (rate(stepscope_itl_observed_seconds_total{{{ENGINE}}}[$__rate_interval]))"
-    f" / (sum by ({PER_ENGINE}) (rate(stepscope_itl_expected_seconds_total{{{ENGINE}}}[$__rate_interval])) > 0) - 1)",
-    "{{pod}} engine {{engine}}",
+    named(
+        f"topk(10, sum by ({PER_ENGINE}) (rate(stepscope_itl_observed_seconds_total{{{ENGINE}}}[$__rate_interval]))"
+        f" / (sum by ({PER_ENGINE}) (rate(stepscope_itl_expected_seconds_total{{{ENGINE}}}[$__rate_interval])) > 0)"
+        " - 1)"
+    ),
+    "{{who}} engine {{engine}}",
 )
 MODEL_SHARE = Query(
     f"sum by (model_name) (stepscope_tokens_in_flight{{{ENGINE}}})"
@@ -130,7 +139,13 @@ CAUSE_SHARE = Query(
 )
 # The table of pods: one column each.
 TABLE_CAUSE = Query(f"max by ({PER_ENGINE}, cause) (stepscope_slowdown_cause{{{ENGINE}}} == 1)")
-TABLE_STATE = Query(f"max by ({PER_ENGINE}, state) (stepscope_state{{{ENGINE}}} == 1)", when="always")
+# An engine that does not answer has no state, and yet somebody wants to know which it is.
+TABLE_STATE = Query(
+    f"max by ({PER_ENGINE}, state) (stepscope_state{{{ENGINE}}} == 1) or label_replace("
+    f"max by (namespace, pod, instance) (stepscope_engine_up{{{SIDECAR}}} == 0),"
+    ' "state", "not answering", "", "")',
+    when="always",
+)
 TABLE_MEASURED = Query(f"max by ({PER_ENGINE}) (stepscope_itl_mean_seconds{{{ENGINE}}})")
 TABLE_PREDICTED = Query(f"max by ({PER_ENGINE}) (stepscope_predicted_itl_seconds{{{ENGINE}}})")
 TABLE_PROMISED = Query(f"max by ({PER_ENGINE}) (stepscope_target_itl_seconds{{{ENGINE}}})", when="always")
@@ -145,9 +160,11 @@ SCRAPES = Query(
     "always",
 )
 SAMPLE_AGE = Query(
-    f"topk(10, clamp_min(time() - max by (namespace, pod)"
-    f" (stepscope_engine_last_sample_timestamp_seconds{{{SIDECAR}}}), 0))",
-    "{{pod}}",
+    named(
+        "topk(10, clamp_min(time() - max by (namespace, pod, instance)"
+        f" (stepscope_engine_last_sample_timestamp_seconds{{{SIDECAR}}}), 0))"
+    ),
+    "{{who}}",
     "always",
 )
 VERSIONS = Query(f"count by (version) (stepscope_build_info{{{SIDECAR}}})", "{{version}}", "always")

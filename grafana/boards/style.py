@@ -179,10 +179,11 @@ def bars(
     query: Query,
     steps: Sequence[tuple[float | None, str]],
     empty: str = "no data",
+    decimals: int = 1,
 ) -> bargauge.Panel:
     """A list of bars, one per series."""
     panel: bargauge.Panel = _base(bargauge.Panel(), spot, title, description)
-    panel = panel.unit(unit).min(0).no_value(empty).orientation(kinds.VizOrientation.HORIZONTAL)
+    panel = panel.unit(unit).min(0).decimals(decimals).no_value(empty).orientation(kinds.VizOrientation.HORIZONTAL)
     panel = panel.display_mode(kinds.BarGaugeDisplayMode.BASIC).reduce_options(
         common.ReduceDataOptions().calcs(["lastNotNull"])
     )

@@ -27,18 +27,13 @@ from stepscope.sim.scenario import SCENARIOS  # noqa: E402
 
 IMAGES = REPOSITORY / "docs" / "images"
 CACHE = REPOSITORY / ".tools" / "grafana-render"
-# A calibration as the simulator's law has it: only then can a throttled engine be told from a wide assumption.
-CALIBRATED = (
-    (table.CALIBRATION_EFFECTIVE_BANDWIDTH, 2.01e12),  # 60 % of an H100's 3.35e12
-    (table.CALIBRATION_PREFILL_COST, 2.37e-5),  # 2 x 7.57e9 parameters / (0.645 x 989e12 FLOP/s)
-)
 LONGER = ((table.SAMPLE_WINDOW, 10.0), *QUICK[:1])
 # (file, seconds into the story, width, height, dark); the phases change at 45 and 85 s.
 LIVE = (
-    ("live-fast.png", 40.0, 1280, 870, False),
-    ("live-context.png", 78.0, 1280, 870, False),
-    ("live-context-phone.png", 80.0, 390, 1500, True),
-    ("live-prefill-dark.png", 116.0, 1280, 870, True),
+    ("live-fast.png", 40.0, 1280, 890, False),
+    ("live-context.png", 78.0, 1280, 890, False),
+    ("live-context-phone.png", 80.0, 390, 1680, True),
+    ("live-prefill-dark.png", 116.0, 1280, 890, True),
 )
 ROW_PIXELS = 38  # of Grafana's grid
 # (file, board, the pod shown, rows of the grid shown)
@@ -79,7 +74,7 @@ def _fleet(stage: Stage) -> str:
     story = stage.engine(SCENARIOS["demo"])
     first = stage.sidecar(story.url, "chat-7d9f-a", *LONGER)
     stage.sidecar(stage.engine(SCENARIOS["steady"]).url, "chat-7d9f-b", *LONGER)
-    stage.sidecar(stage.engine(SCENARIOS["steady"], throttle=1.4).url, "chat-7d9f-c", *LONGER, *CALIBRATED)
+    stage.sidecar(stage.engine(SCENARIOS["steady"], throttle=1.4).url, "chat-7d9f-c", *LONGER)
     idle = stage.engine(None, "llama-3.1-8b")
     stage.sidecar(idle.url, "summary-5c4b-a", (table.MODEL_ID, "meta-llama/Llama-3.1-8B"))
     stage.sidecar("http://127.0.0.1:9", "summary-5c4b-b")

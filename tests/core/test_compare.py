@@ -173,6 +173,15 @@ def test_a_slow_engine_is_not_blamed_on_prompts_that_it_could_bear() -> None:
     assert caused(**slow) == "unexplained"
 
 
+def test_data_sheet_parameters_know_no_drafter() -> None:
+    """Twice as slow as they say is unexplained, but not while the engine decodes speculatively."""
+    law = replace(LAW, source="datasheet")
+    slow: dict[str, Any] = {"itl_mean_seconds": 0.0195, "law": law}
+    assert caused(**slow, load=Load(8.0, 4000.0)) == "unexplained"
+    assert caused(**slow, load=Load(8.0, 4000.0, positions_per_sequence=4.0)) == "none"
+    assert caused(**(slow | {"law": LAW}), load=Load(8.0, 4000.0, positions_per_sequence=4.0)) == "unexplained"
+
+
 def test_unexplained_comes_before_the_objective() -> None:
     """A throttled engine is not to blame on its load."""
     fields = {**loaded(tokens=20_000, sequences=40), "itl_mean_seconds": 0.040}

@@ -125,6 +125,29 @@ def test_variables_select(played: Played) -> None:
     assert [series["value"][1] for series in played.stage.query(filled(queries.ENGINES_DOWN.expr), at)] == ["1"]
 
 
+def test_the_fleet_names_the_engine_that_does_not_answer(played: Played) -> None:
+    """It has no state of its own, and is the first that somebody looks for."""
+    from boards import queries
+
+    states = {
+        series["metric"]["pod"]: series["metric"]["state"]
+        for series in played.stage.query(filled(queries.TABLE_STATE.expr), played.end - 2.0)
+    }
+    assert states.keys() == {"chat-a", "chat-b", "chat-c"}
+    assert states["chat-c"] == "not answering"
+
+
+def test_a_bar_is_named_by_pod_or_else_by_instance(played: Played) -> None:
+    """A Prometheus outside a cluster adds no pods."""
+    from boards import queries
+
+    bars = played.stage.query(filled(queries.WORST_HEADROOM.expr), played.end - 2.0)
+    assert {series["metric"]["who"] for series in bars} == {"chat-a", "chat-b"}
+    plain = queries.named('label_replace(vector(1), "instance", "host-1:10094", "", "")')
+    (series,) = played.stage.query(plain, played.end - 2.0)
+    assert series["metric"]["who"] == "host-1:10094"
+
+
 def test_the_first_board_says_why_once_prompts_pour_in(played: Played) -> None:
     """The cause in the corner of the board is the one that the story has."""
     from boards import queries

@@ -150,6 +150,18 @@ def test_a_chart_of_ones_own_takes_the_sidecar_from_the_named_template(tmp_path:
     assert len(of_kind(objects, "PodMonitor")) == 1
 
 
+def test_what_was_learned_is_kept_on_a_volume_that_may_be_written(tmp_path: Path) -> None:
+    """The root is read-only; the file lies on a mount that is not."""
+    switch = "standalone: {engines: [{name: chat, url: 'http://chat:8000'}]}\n"
+    (pod,) = pod_specs(template(CHART, BLOCKS["state"] + switch, tmp_path))
+    sidecar = sidecar_of(pod)
+    assert_accepted(sidecar["args"])
+    assert_complete(pod)
+    (file,) = [flag.partition("=")[2] for flag in sidecar["args"] if flag.startswith("--state.file=")]
+    (mount,) = [mount for mount in sidecar["volumeMounts"] if not mount.get("readOnly")]
+    assert str(Path(file).parent) == mount["mountPath"]
+
+
 @pytest.mark.parametrize("name", ["injection", "standalone", "monitoring"])
 def test_values_of_the_guides_are_accepted_by_the_chart(name: str, tmp_path: Path) -> None:
     """And what they render has accepted flags."""

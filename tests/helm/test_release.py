@@ -19,6 +19,7 @@ from stepscope import __version__
 from tools import require_tool
 
 WORKFLOWS = sorted((REPOSITORY / ".github" / "workflows").glob("*.yml"))
+IMAGE = "registry.example.com/owner/stepscope"
 DIGEST = "sha256:" + "ab" * 32
 
 
@@ -33,7 +34,7 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     require_tool("helm")
     folder = tmp_path_factory.mktemp("dist")
     package = str(REPOSITORY / "tools" / "package.py")
-    result = run(sys.executable, package, "--image-digest", DIGEST, "--directory", str(folder))
+    result = run(sys.executable, package, f"--image={IMAGE}", f"--image-digest={DIGEST}", f"--directory={folder}")
     assert result.returncode == 0, result.stdout + result.stderr
     return folder
 
@@ -53,11 +54,11 @@ def test_a_release_is_wheel_sdist_chart_and_monitoring_of_one_version(dist: Path
         assert hashlib.sha256((dist / name).read_bytes()).hexdigest() == digest
 
 
-def test_the_packaged_chart_pins_the_image_by_its_digest(dist: Path) -> None:
-    """The repository's chart cannot know it; the released one must not leave it to the operator."""
+def test_the_packaged_chart_names_and_pins_the_image_that_was_published(dist: Path) -> None:
+    """The repository's chart cannot know it, and an image that cannot be pulled holds up engines."""
     archive = dist / f"stepscope-{__version__}.tgz"
     result = run(require_tool("helm"), "template", "x", str(archive), "--set", "quickstart.enabled=true")
-    assert f"stepscope/stepscope@{DIGEST}" in result.stdout
+    assert f'image: "{IMAGE}@{DIGEST}"' in result.stdout
     with tarfile.open(archive) as chart:
         names = chart.getnames()
     assert "stepscope/files/rules/alerts.yaml" in names
@@ -77,6 +78,14 @@ def test_a_wrong_digest_is_refused() -> None:
     result = run(sys.executable, str(REPOSITORY / "tools" / "package.py"), "--image-digest", "latest")
     assert result.returncode == 2
     assert result.stderr == "package: 'latest' is not a digest (sha256: and 64 hexadecimal digits)\n"
+
+
+@pytest.mark.parametrize("flags", [(f"--image-digest={DIGEST}",), (f"--image={IMAGE}",)], ids=["digest", "image"])
+def test_an_image_is_named_and_pinned_or_neither(flags: tuple[str, ...]) -> None:
+    """A digest without its registry would be looked for in another one."""
+    result = run(sys.executable, str(REPOSITORY / "tools" / "package.py"), *flags)
+    assert result.returncode == 2
+    assert "go together" in result.stderr
 
 
 def test_the_wheel_holds_its_tables(dist: Path) -> None:

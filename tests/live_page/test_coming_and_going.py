@@ -87,4 +87,7 @@ def test_an_engine_that_never_came_up_is_no_error_of_the_page(browser: Browser, 
         found.page.goto(f"http://127.0.0.1:{sidecar.web.port}/")
         found.page.locator("#notices").get_by_text("The engine has not come up yet").wait_for()
         assert found.page.locator("#headline").inner_text() == "Waiting for the first sample"
+        assert "refused. Loading a model takes minutes" in found.page.locator("#notices").inner_text()
+        times = found.page.locator('[data-chart="itl"] text').all_text_contents()
+        assert not [text for text in times if text.endswith("s")], "numbers on the axis without data"
         assert found.complaints == []

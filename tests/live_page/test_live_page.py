@@ -122,6 +122,8 @@ def test_it_fits_a_phone_in_both_schemes(browser: Browser, url: str, dark: bool)
             ".map((node) => parseFloat(getComputedStyle(node).fontSize)))"
         )
         assert smallest >= 12.0
+        cause = found.page.locator("figure", has=found.page.locator('[data-chart="cause"]')).inner_text()
+        assert "warming up" in cause, "a colour without its word"
         assert found.complaints == []
 
 
@@ -140,6 +142,10 @@ def test_keyboard_and_screen_reader_can_use_it(browser: Browser, url: str) -> No
         assert re.fullmatch(r"at \d\d:\d\d:\d\d", oldest)
         assert page.locator("figcaption time").first.inner_text() != oldest
         assert page.locator("#charts line.cursor").count() == 3
+        spoken = page.locator("#spoken").inner_text()
+        assert re.match(r"\d\d:\d\d:\d\d: measured \d+\.\d ms, predicted", spoken)
+        page.wait_for_timeout(2500)  # two samples later nothing is said unasked
+        assert (page.locator("#spoken").inner_text(), chart.get_attribute("aria-label")) == (spoken, label)
         chart.press("Escape")
         assert page.locator("#charts line.cursor").count() == 0
         page.locator("summary").focus()

@@ -49,7 +49,8 @@ def test_slow_says_by_how_many_tokens_it_is_over() -> None:
     """Two agents joined."""
     said = verdict(replace(VIEW, **SLOW))
     assert (said.level, said.headline.split(":")[0]) == ("bad", "Slow")
-    assert "each step reads 282,000 tokens of KV" in said.why
+    assert "each step reads 282,000 tokens of KV, which takes 5.9 ms." in said.why
+    assert said.why.endswith("The engine itself is as fast as this load allows.")
     assert said.advice.endswith("or add an engine: 140,000 tokens are too many.")
 
 
@@ -58,6 +59,36 @@ def test_prefill_is_told_as_what_it_adds_to_each_token() -> None:
     said = verdict(replace(VIEW, cause="prefill", itl_mean_seconds=0.03, prefill_interference_ratio=0.2366))
     assert "they add 31% to each token" in said.why
     assert "--max-num-batched-tokens" in said.advice
+
+
+def test_prefill_whose_tokens_are_not_counted_yet_is_not_given_a_size() -> None:
+    """Prompt tokens are booked when a prompt ends; until then the share is that of the steps before."""
+    view = replace(VIEW, state="prefilling", cause="prefill", itl_mean_seconds=0.03, drift_ratio=None)
+    assert "how much they add shows when the prompts end" in verdict(view).why
+    assert "4%" not in verdict(view).why
+
+
+def test_prefill_within_the_promise_asks_for_nothing_yet() -> None:
+    """No alarm on a green page."""
+    said = verdict(replace(VIEW, state="prefilling", cause="prefill", prefill_interference_ratio=0.3))
+    assert (said.level, said.headline.split(":")[0]) == ("good", "Fast enough")
+    assert said.advice.startswith("Nothing to do yet. If it gets slow: make prompt chunks smaller")
+
+
+def test_without_a_promise_too_much_load_is_more_than_usual() -> None:
+    """There is no promised speed to speak of."""
+    view = replace(VIEW, cause="load", target_itl_seconds=None, target_step_seconds=None)
+    assert verdict(view).why.startswith("More requests and context than usual: each step reads")
+    assert verdict(replace(VIEW, cause="load")).why.startswith("More requests and context than fit at the promised")
+
+
+def test_an_engine_that_beats_its_prediction_is_not_blamed_by_it() -> None:
+    """Weights alone would take too long, says a law that the measurement refutes."""
+    step = replace(STEP, weights_seconds=0.04)
+    said = verdict(replace(VIEW, cause="objective_unreachable", predicted=step, drift_ratio=-0.6))
+    assert (said.level, said.headline.split(":")[0]) == ("good", "Fast enough")
+    assert said.why.startswith("Faster than predicted by 60%")
+    assert "stepscope calibrate" in said.advice
 
 
 def test_a_decode_step_above_its_target_is_a_warning_before_users_feel_it() -> None:
@@ -70,7 +101,7 @@ def test_a_decode_step_above_its_target_is_a_warning_before_users_feel_it() -> N
 def test_drift_that_data_sheets_allow_is_not_called_as_fast_as_the_load_allows() -> None:
     """Slower by half, unexplained by nothing: calibrate to know."""
     said = verdict(replace(VIEW, drift_ratio=0.5))
-    assert said.why == "Slower than predicted by 50%, which data-sheet parameters alone may account for."
+    assert said.why == "Slower than predicted by 50%, which an uncalibrated prediction alone may account for."
     assert "stepscope calibrate" in said.advice
 
 

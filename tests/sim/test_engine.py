@@ -86,7 +86,7 @@ def test_one_request_is_booked_as_vllm_books_it() -> None:
 
 
 def test_the_mean_itl_is_the_step_time_and_the_batch_is_observations_per_step() -> None:
-    """DESIGN: S/N is the mean step gap and N/K the decode batch."""
+    """As in vLLM: S/N is the mean step gap and N/K the decode batch."""
     engine = Engine(small(), seed=1)
     for _ in range(8):
         engine.place(Request(1000, 100), 1, 0.0)

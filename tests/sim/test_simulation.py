@@ -166,3 +166,20 @@ def test_estimated_bytes_move_only_when_asked_for() -> None:
     assert counters.estimated_read_bytes_per_gpu_total == pytest.approx(2 * weights + (1000 + 1001) * kv)
     still = run_simulated(small(), SCENARIOS["steady"], 1.0)
     assert still.engines[0].counters.estimated_read_bytes_per_gpu_total == 0
+
+
+def test_users_who_find_no_room_when_their_group_begins_take_no_blocks_that_are_not_there() -> None:
+    """The phase before still holds nearly all blocks until its step ends; every context always has its blocks."""
+    full = (Group("full", 8, 10_000, 3_000, aged=True),)
+    next_full = (Group("next", 8, 10_000, 3_000, aged=True),)
+    missing: list[int] = []
+
+    def look(_: float, simulation: Simulation) -> None:
+        state = simulation.states()[0]
+        missing.append(state.context_tokens - 16 * state.used_blocks)
+
+    config = build_config(num_gpu_blocks=6_500)  # 104,000 tokens: one of the groups, not both
+    scenario = Scenario((Phase("one", 30.0, full), Phase("two", 60.0, next_full)))
+    simulation = run_simulated(config, scenario, 90.0, on_scrape=(1.0, look))
+    assert max(missing) <= 0
+    assert simulation.rejected_users == 0

@@ -108,7 +108,7 @@ def _score(errors: Sequence[float]) -> dict[str, Any] | None:
 
 
 def _parameters(fitted: Fit) -> dict[str, float | None]:
-    """Parameters by the names of DESIGN's law; what is not known or not limited is None."""
+    """Parameters by the names of the step law (docs/physics.md); what is not known or not limited is None."""
     law = fitted.law
     in_bytes = law.weights.always_bytes > 0.0
     found: dict[str, float | None] = {}

@@ -7,8 +7,6 @@ import contextlib
 import logging
 import os
 import signal
-import threading
-from types import FrameType
 
 from stepscope import config
 from stepscope import settings as table
@@ -16,7 +14,9 @@ from stepscope.config import Settings
 from stepscope.errors import StepscopeError
 from stepscope.runtime.log import make_logger
 from stepscope.runtime.sidecar import Sidecar, pipeline_of
+from stepscope.stop_signals import Signals
 
+_STOP = frozenset({signal.SIGTERM, signal.SIGINT})
 HELP = "Watch one engine and publish predicted next to measured step time."
 
 
@@ -75,29 +75,12 @@ def _degraded_sidecar(
 
 
 def _serve(sidecar: Sidecar, log: logging.Logger) -> int:
-    stopping = threading.Event()
-    reloading = threading.Event()
-    wake = threading.Event()
-
-    def on_stop(_signal: int, _frame: FrameType | None) -> None:
-        stopping.set()
-        wake.set()
-
-    def on_reload(_signal: int, _frame: FrameType | None) -> None:
-        reloading.set()
-        wake.set()
-
-    signal.signal(signal.SIGTERM, on_stop)
-    signal.signal(signal.SIGINT, on_stop)
-    signal.signal(signal.SIGHUP, on_reload)
-    sidecar.start()
-    while not stopping.is_set():
-        wake.wait()
-        wake.clear()
-        if reloading.is_set() and not stopping.is_set():
-            reloading.clear()
-            with contextlib.suppress(StepscopeError):  # said in the log and in config_ok; the old one stands
-                sidecar.reload()
+    with contextlib.closing(Signals(*_STOP, signal.SIGHUP)) as signals:
+        sidecar.start()
+        while not _STOP & (came := signals.wait()):
+            if signal.SIGHUP in came:
+                with contextlib.suppress(StepscopeError):  # said in the log and in config_ok; the old one stands
+                    sidecar.reload()
     log.info("stopping")
     if not sidecar.stop():
         # A thread hangs in a call that nothing can end (a name lookup). The pod must not wait for it.

@@ -175,12 +175,15 @@ def _would_do(evidence: Evidence, predicted: StepTime) -> bool:
 
 
 def _within_spread(evidence: Evidence, mean: float, predicted: StepTime) -> bool:
-    """True if data-sheet parameters alone may account for the difference."""
-    return (
-        evidence.law is not None
-        and evidence.law.source == "datasheet"
-        and mean <= predicted.decode_high_seconds + predicted.prefill_seconds
-    )
+    """True if data-sheet parameters alone may account for the difference.
+
+    They know no drafter: while an engine decodes speculatively they may be off by any factor.
+    """
+    if evidence.law is None or evidence.law.source != "datasheet":
+        return False
+    if evidence.load is not None and evidence.load.positions_per_sequence > 1.0:
+        return True
+    return mean <= predicted.decode_high_seconds + predicted.prefill_seconds
 
 
 def _least_step_seconds(evidence: Evidence, predicted: StepTime) -> float:

@@ -12,8 +12,8 @@ _CAUSE_SENTENCES = {
     "prefill": "Prompt chunks share the steps: they add {interference} to each token.",
     "unexplained": "Slower than the load explains, by {drift}.",
     "objective_unreachable": "Weights and overhead alone take longer than the promised step: no load would meet it.",
-    "context": "The requests hold more context than usual: each step reads {tokens} tokens of KV.",
-    "load": "More requests and context than fit at the promised speed: each step reads {tokens} tokens of KV.",
+    "context": "The requests hold more context than usual: each step reads {reads}.",
+    "load": "More requests and context than {limit}: each step reads {reads}.",
     "none": "As fast as the load allows.",
 }
 _STATE_SENTENCES = {
@@ -22,14 +22,20 @@ _STATE_SENTENCES = {
     "no_capacity": "The KV capacity is unknown, so tokens in flight cannot be told.",
     "idle": "Nobody is being served.",
     "stale": "The engine says that it is busy, but nothing moves.",
-    "warming_up": "Watching; a verdict needs a minute of an engine's life and fifty observations.",
+    "warming_up": "Too early for a verdict: that needs the first minute of an engine's life and fifty observations.",
     "prefilling": "Prompts are being computed; decoding cannot be judged meanwhile.",
     "too_few_observations": "Too few tokens in the window for a verdict.",
     "out_of_range": "The load is beyond what the calibration has seen.",
     "measuring": "",
 }
-# What drifts although its cause is "none": data-sheet parameters leave so wide a range that slow is still inside it.
-_WITHIN_SPREAD = "Slower than predicted by {drift}, which data-sheet parameters alone may account for."
+# Prompt tokens are counted when a prompt ends: at first there is a cause, and not yet its size.
+_PREFILL_UNCOUNTED = "Prompt chunks share the steps; how much they add shows when the prompts end."
+_PREFILL_COUNTED_SHARE = 0.1  # what chunks must add before the number says more than the rest of the window
+_NOT_BROKEN = "The engine itself is as fast as this load allows."
+# What drifts although its cause is "none": an uncalibrated law may leave so wide a range that slow is still inside it.
+_WITHIN_SPREAD = "Slower than predicted by {drift}, which an uncalibrated prediction alone may account for."
+# Cause and budget follow from the prediction: where that is far too slow, so are they.
+_FASTER = "Faster than predicted by {drift}: this engine beats what was assumed of it, so budget and cause mislead."
 
 _CAUSE_ADVICE = {
     "preemption": "Give the KV cache more room (--gpu-memory-utilization), admit fewer requests (--max-num-seqs), "
@@ -45,7 +51,8 @@ _CAUSE_ADVICE = {
 }
 _STATE_ADVICE = {
     "asleep": "Wake it up when it is needed.",
-    "no_model": "Give what is missing; the list below names the flags.",
+    "no_model": "Give what is missing; the list below names the flags. Until then stepscope learns this engine by "
+    "itself, which takes a quarter of an hour of varied load.",
     "no_capacity": "Give --kv.capacity-tokens.",
     "stale": "Look into the engine's log. If it stays like this, restart the engine: nobody gets a token.",
     "warming_up": "Wait a moment.",
@@ -53,6 +60,7 @@ _STATE_ADVICE = {
     "out_of_range": "Calibrate again, up to this load: beyond it the prediction is an extrapolation.",
 }
 _CALIBRATE = "Calibrate on this engine (stepscope calibrate), so that a fault can be told from a wide assumption."
+_CALIBRATE_SLOW = "Calibrate on this engine (stepscope calibrate): until then the prediction stays too slow."
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +104,13 @@ def sentence(view: EngineView) -> str:
         interference = view.prefill_interference_ratio
         # Share of the whole, told as what it adds to the rest.
         added = "-" if interference is None else f"{interference / max(1e-9, 1.0 - interference):.0%}"
-        parts.append(
-            _CAUSE_SENTENCES[view.cause].format(
-                interference=added, drift=_share(view.drift_ratio), tokens=tokens(view.tokens_in_flight)
-            )
-        )
+        words = _CAUSE_SENTENCES[view.cause]
+        if view.cause == "prefill" and view.state == "prefilling" and (interference or 0.0) < _PREFILL_COUNTED_SHARE:
+            words = _PREFILL_UNCOUNTED
+        limit = "fit at the promised speed" if view.target_itl_seconds is not None else "usual"
+        parts.append(words.format(interference=added, drift=_share(view.drift_ratio), reads=_reads(view), limit=limit))
+        if view.cause in ("context", "load") and view.drift_ratio is not None and abs(view.drift_ratio) <= DRIFT_LIMIT:
+            parts.append(_NOT_BROKEN)
     return " ".join(part for part in parts if part)
 
 
@@ -119,6 +129,8 @@ def _verdict(view: EngineView) -> Verdict:
     why, advice = sentence(view), _advice(view)
     if view.cause == "none" and view.drift_ratio is not None and view.drift_ratio > DRIFT_LIMIT:
         why, advice = _WITHIN_SPREAD.format(drift=_share(view.drift_ratio)), _CALIBRATE
+    elif _beats_prediction(view):
+        why, advice = _FASTER.format(drift=_share(view.drift_ratio)), _CALIBRATE_SLOW
     return Verdict(level, headline, why, advice)
 
 
@@ -152,6 +164,17 @@ def missing(snapshot: Snapshot) -> tuple[str, ...]:
     return tuple(lines)
 
 
+def _beats_prediction(view: EngineView) -> bool:
+    """True if it is so much faster than predicted that the prediction is wrong."""
+    return view.drift_ratio is not None and view.drift_ratio < -DRIFT_LIMIT
+
+
+def _reads(view: EngineView) -> str:
+    """What a step reads besides the weights, and how long that takes."""
+    read = f"{tokens(view.tokens_in_flight)} tokens of KV"
+    return f"{read}, which takes {milliseconds(view.predicted.kv_cache_seconds)}" if view.predicted else read
+
+
 def _share(value: float | None) -> str:
     """A ratio whose direction the words around it say."""
     return "-" if value is None else f"{abs(value):.0%}"
@@ -173,11 +196,12 @@ def _level(view: EngineView) -> tuple[str, str]:
         return "bad", "Slow"
     if view.cause == "unexplained":
         return "warning", "Slower than it should be"
-    if step is not None and view.target_step_seconds is not None and step.decode_seconds > view.target_step_seconds:
+    over = step is not None and view.target_step_seconds is not None and step.decode_seconds > view.target_step_seconds
+    if over and not _beats_prediction(view):
         return "warning", "At the limit"
     if mean is None:
         return "unknown", "No tokens in the window"
-    if view.cause in (None, "none") or target is not None:
+    if view.cause in (None, "none") or target is not None or _beats_prediction(view):
         return "good", "Fast enough" if target is not None else "As expected"
     return "warning", "Slower than usual"
 
@@ -202,7 +226,10 @@ def _advice(view: EngineView) -> str:
     if view.cause is not None and view.cause != "none":
         headroom = view.token_headroom_tokens
         over = f": {tokens(-headroom)} tokens are too many" if headroom is not None and headroom < 0.0 else ""
-        return _CAUSE_ADVICE[view.cause].format(over=over)
+        advice = _CAUSE_ADVICE[view.cause].format(over=over)
+        if view.cause == "prefill" and _level(view)[1] == "Fast enough":
+            return f"Nothing to do yet. If it gets slow: {advice[0].lower()}{advice[1:]}"
+        return advice
     if view.state in _STATE_ADVICE:
         return _STATE_ADVICE[view.state]
     headroom, target = view.token_headroom_tokens, view.target_itl_seconds

@@ -30,7 +30,7 @@ from stepscope.runtime.scrape_options import ScrapeOptions
 from stepscope.runtime.state import State
 from stepscope.runtime.web import Limits, WebServer
 
-_STOP_SECONDS = 1.5  # for threads to end; a pod's grace period must not be needed
+_STOP_SECONDS = 1.5  # for all threads to end, together; a pod's grace period must not be needed
 
 
 def policy_of(settings: Settings) -> Policy:
@@ -179,10 +179,11 @@ class Sidecar:
 
     def stop(self) -> bool:
         """End the scrape in flight and every thread. True if all ended in time."""
+        deadline_seconds = time.monotonic() + _STOP_SECONDS
         self._sampler.pipeline.scraper.abort()
         ended = threading.Thread(target=self._schedule.stop, name="stepscope-stop", daemon=True)
         ended.start()
         self.web.stop(_STOP_SECONDS)
-        ended.join(_STOP_SECONDS)
+        ended.join(max(0.0, deadline_seconds - time.monotonic()))
         self._sampler.pipeline.scraper.close()
         return not ended.is_alive()

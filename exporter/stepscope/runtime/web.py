@@ -110,7 +110,8 @@ class WebServer:
             threads = [thread for thread in self._connections.values() if thread is not threading.current_thread()]
             for connection in self._connections:
                 connection.finish()
-            self._changed.wait_for(lambda: not self._connections, timeout_seconds / 2)
+            half_seconds = min(timeout_seconds / 2, max(0.0, deadline - time.monotonic()))
+            self._changed.wait_for(lambda: not self._connections, half_seconds)
             for connection in self._connections:
                 connection.shut()
         for thread in threads:

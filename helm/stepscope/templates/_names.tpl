@@ -55,3 +55,13 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- define "stepscope.dashboardName" -}}
 {{- printf "%s-dashboard-%s" (include "stepscope.fullname" .root) (base .path | trimSuffix ".json" | lower | replace "_" "-") | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
+
+{{/* A duration such as 1m30s in milliseconds. */}}
+{{- define "stepscope.milliseconds" -}}
+{{- $units := dict "ms" 1 "s" 1000 "m" 60000 "h" 3600000 -}}
+{{- $total := 0 -}}
+{{- range regexFindAll "[0-9]+(ms|s|m|h)" . -1 -}}
+{{- $total = add $total (mul (regexFind "[0-9]+" . | int) (get $units (regexFind "[a-z]+" .))) -}}
+{{- end -}}
+{{- $total -}}
+{{- end -}}

@@ -25,7 +25,7 @@ class Chart {
     this.values = spec.series.map((series) => this.#legendItem(series));
     this.svg.addEventListener("pointermove", (event) => this.#point(event));
     this.svg.addEventListener("pointerleave", () => onCursor(null));
-    this.svg.addEventListener("blur", () => onCursor(null));
+    this.svg.addEventListener("blur", () => { onCursor(null); setText(place("spoken"), ""); });
     this.svg.addEventListener("keydown", (event) => this.#key(event));
     new ResizeObserver(() => this.draw()).observe(this.svg);
   }
@@ -47,7 +47,8 @@ class Chart {
     if (!width || this.from === undefined) return;
     const { height, series } = this.spec;
     const gap = GAP_SPACINGS * usualSpacing(this.points);
-    const top = this.#top() || 1;
+    const highest = this.#top();
+    const top = highest || 1;
     const plotHeight = height - MARGIN.top - MARGIN.bottom;
     const scale = {
       x: (time) => MARGIN.left + ((time - this.from) / (this.to - this.from)) * (width - MARGIN.left - MARGIN.right),
@@ -55,7 +56,7 @@ class Chart {
     };
     this.scale = scale;
     this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-    const parts = [...this.#grid(width, top)];
+    const parts = [...this.#grid(width, highest)];
     const below = [];
     for (const one of series) {
       const classes = `c-${one.id}`;
@@ -101,7 +102,8 @@ class Chart {
 
   *#grid(width, top) {
     const { height, axis } = this.spec;
-    for (const value of niceTicks(top, 4)) {
+    // Nothing to show yet: numbers on the axis would be made up.
+    for (const value of top ? niceTicks(top, 4) : []) {
       const y = this.scale.y(value);
       yield svgElement("line", { class: "grid", x1: MARGIN.left, x2: width - MARGIN.right, y1: y, y2: y });
       yield svgElement("text", { x: MARGIN.left - 6, y: y + 4, "text-anchor": "end" }, axis(value));
@@ -136,8 +138,14 @@ class Chart {
       }
       setText(this.values[i], text);
     });
-    const when = point ? clockTime(point.time) : "no sample yet";
-    this.svg.setAttribute("aria-label", `${this.spec.title}, ${when}: ${row ? this.spec.say(row) : "no data"}`);
+    // A name that changes under the focus would be read out with every sample.
+    if (document.activeElement === this.svg) return;
+    this.svg.setAttribute("aria-label", `${this.spec.title}, ${this.#said(point)}. Arrow keys move through time`);
+  }
+
+  #said(point) {
+    if (!point) return "no sample yet";
+    return `${clockTime(point.time)}: ${point.row ? this.spec.say(point.row) : "no data"}`;
   }
 
   #point(event) {
@@ -151,9 +159,13 @@ class Chart {
     const i = this.points.indexOf(at);
     const last = this.points.length - 1;
     const to = { ArrowLeft: Math.max(0, i - 1), ArrowRight: Math.min(last, i + 1), Home: 0, End: last }[event.key];
-    if (event.key === "Escape") this.onCursor(null);
+    if (event.key === "Escape") {
+      this.onCursor(null);
+      setText(place("spoken"), "");
+    }
     if (to === undefined || last < 0) return;
     event.preventDefault();
     this.onCursor(this.points[to].time);
+    setText(place("spoken"), this.#said(this.points[to]));
   }
 }

@@ -20,6 +20,11 @@ function signedPercent(value) {
   return `${value < 0 ? "−" : "+"}${text}`;
 }
 
+// A time for an axis: 20 ms, 1.5 s.
+function shortTime(value) {
+  return value >= 1 ? `${significant.format(value)} s` : `${significant.format(value * 1e3)} ms`;
+}
+
 // A token count for an axis: 250k, 1.2M.
 function shortCount(value) {
   if (value >= 1e6) return `${significant.format(value / 1e6)}M`;

@@ -27,7 +27,8 @@ class Lane {
     this.svg = svgElement("svg", { role: "img", height: LANE_HEIGHT, "data-chart": "cause" });
     this.now = element("b");
     const caption = element("figcaption", {}, element("h2", {}, title), element("span", {}, "now: ", this.now));
-    host.append(element("figure", { class: "wide" }, caption, this.svg));
+    this.legend = element("ul", { class: "legend", "aria-hidden": "true" }); // the strip's own label says more
+    host.append(element("figure", { class: "wide" }, caption, this.svg, this.legend));
     new ResizeObserver(() => this.draw()).observe(this.svg);
   }
 
@@ -47,6 +48,7 @@ class Lane {
     const x = (time) => MARGIN.left + ((time - this.from) / (this.to - this.from)) * (width - MARGIN.left - MARGIN.right);
     const parts = [];
     const segments = this.#segments();
+    const written = new Set();
     for (const { start, end, row, word } of segments) {
       const [left, right] = [x(start), x(end)];
       const block = svgElement("rect", {
@@ -56,12 +58,23 @@ class Lane {
       parts.push(block);
       if (right - left > word.length * LETTER_WIDTH + 8) {
         parts.push(svgElement("text", { class: "segment", x: left + 5, y: 17 }, word));
+        written.add(word);
       }
     }
     this.svg.replaceChildren(...parts);
+    this.#explain(segments.filter(({ word }) => !written.has(word)));
     setText(this.now, segments.length ? segments.at(-1).word : NOTHING);
     const told = segments.slice(-4).map(({ start, word }) => `${word} from ${clockTime(start)}`);
     this.svg.setAttribute("aria-label", `Causes over time: ${told.join(", then ") || "no data"}`);
+  }
+
+  // Where no block of a colour is wide enough for its word, the word stands below.
+  #explain(segments) {
+    const named = new Map(segments.map(({ word, row }) => [word, causeOf(row) || "unjudged"]));
+    if (this.legend.dataset.shown === [...named.keys()].join()) return;
+    this.legend.dataset.shown = [...named.keys()].join();
+    this.legend.replaceChildren(...[...named].map(([word, colour]) =>
+      element("li", {}, element("span", { class: `swatch c-${colour}` }), word)));
   }
 
   #segments() {

@@ -17,7 +17,7 @@ const setCursor = (time) => charts.forEach((chart) => chart.setCursor(time));
 
 function buildCharts() {
   const host = place("charts");
-  const time = { value: milliseconds, axis: (value) => `${significant.format(value * 1e3)} ms` };
+  const time = { value: milliseconds, axis: shortTime };
   const versus = (row) => `measured ${milliseconds(row.itl_mean_seconds)}, predicted ${milliseconds(row.predicted_itl_seconds)}, promised ${milliseconds(row.target_itl_seconds)}`;
   charts.push(new Chart(host, {
     id: "itl", title: "Time per token: measured against predicted", wide: true, height: 200, ...time, say: versus,

@@ -3,7 +3,7 @@ const SPREAD_SAMPLES = 20; // rows of the table of samples
 
 function showNotices(notices) {
   const lines = notices.map(({ level, text, advice }) => {
-    const line = element("p", { class: `notice ${level}` }, text, " ");
+    const line = element("p", { class: `notice ${level}` }, text.endsWith(".") ? text : `${text}.`, " ");
     line.append(element("span", {}, advice));
     return line;
   });
@@ -30,13 +30,13 @@ function showVerdict(view, { level, headline, why, advice }) {
   document.title = `${word}${known(view.itl_mean_seconds) ? ` ${milliseconds(view.itl_mean_seconds)}` : ""} · stepscope`;
 }
 
-// With data-sheet parameters a drift beyond the limit proves nothing yet.
+// With an uncalibrated law a drift beyond the limit may prove nothing yet: its spread may be wider.
 function driftNote(view, law) {
   if (!known(view.drift_ratio)) return `not judged: ${inWords(view.state)}`;
   if (Math.abs(view.drift_ratio) <= DRIFT_LIMIT) return "normal within ±15%";
   const open = law && law.source === "datasheet" && view.cause !== "unexplained";
-  if (open) return "within the spread of data-sheet parameters";
-  return view.drift_ratio > 0 ? "beyond 15%: not explained by the load" : "beyond −15%: calibrate again";
+  if (open && view.drift_ratio > 0) return "within what a prediction without calibration may be off";
+  return view.drift_ratio > 0 ? "beyond 15%: not explained by the load" : `beyond −15%: calibrate${open ? "" : " again"}`;
 }
 
 function showFigures(view, law) {
@@ -48,6 +48,7 @@ function showFigures(view, law) {
   const budgets = [view.speed_budget_tokens, view.memory_budget_tokens].filter(known);
   const headroom = view.token_headroom_tokens;
   const room = !budgets.length ? "what fits is not known"
+    : Math.min(...budgets) <= 0 ? "none fit at the promised speed"
     : `of ${count(Math.min(...budgets))} that fit: ${count(Math.abs(headroom))} ${headroom < 0 ? "too many" : "free"}`;
   const sequences = known(view.decode_batch_size) ? view.decode_batch_size.toFixed(1) : NOTHING;
   const waiting = `${count(view.requests_prefilling)} in prefill, ${count(view.requests_waiting)} waiting`;
@@ -118,10 +119,7 @@ function showBasis(snapshot, view) {
     facts.push(["Reads", `${scaled(Number(model.step_weight_bytes), "B")} of weights in a step, ${perToken}`]);
   }
   if (hardware.gpu || hardware.count) facts.push(["Hardware", `${hardware.count} × ${hardware.gpu || "GPU"} (from: ${hardware.source})`]);
-  if (law) {
-    const identity = law.identity ? ` ${law.identity}` : "";
-    facts.push(["Step law", `from ${law.source}${identity}: ${scaled(law.effective_bandwidth_bytes_per_second, "B/s")} effective bandwidth, ${milliseconds(law.step_overhead_seconds)} overhead`]);
-  }
+  if (law) facts.push(["Step law", lawInWords(law)]);
   if (view && known(view.capacity_tokens)) facts.push(["KV capacity", `${count(view.capacity_tokens)} tokens (from: ${view.capacity_source})`]);
   if (snapshot.engine_version) facts.push(["Engine", `vLLM ${snapshot.engine_version}`]);
   const list = element("dl", {}, ...facts.flatMap(([name, text]) => [element("dt", {}, name), element("dd", {}, text)]));
@@ -131,6 +129,21 @@ function showBasis(snapshot, view) {
   const lines = snapshot.missing.concat(snapshot.notes);
   replaceIfNew(place("missing"), lines.length ? [element("h2", {}, "Missing"), bullets(lines)] : []);
   setText(place("version"), `stepscope ${snapshot.version}`);
+}
+
+const LAW_SOURCES = { file: "calibrated", learned: "learned on this engine", datasheet: "not calibrated" };
+
+function lawInWords(law) {
+  const weights = law.effective_bandwidth_bytes_per_second;
+  const kv = law.kv_bandwidth_bytes_per_second;
+  const terms = [];
+  // A law that was learned without a model counts in tokens: bytes would be made up.
+  if (law.kv_bytes_per_token === 1) terms.push(known(weights) ? `${scaled(weights, "tokens/s")} of KV` : "KV costs nothing");
+  else if (known(kv) && kv !== weights) terms.push(`weights at ${known(weights) ? scaled(weights, "B/s") : "no cost"}`, `KV at ${scaled(kv, "B/s")}`);
+  else if (known(weights)) terms.push(`${scaled(weights, "B/s")} effective bandwidth`);
+  terms.push(`${milliseconds(law.step_overhead_seconds)} overhead`);
+  const identity = law.identity && law.identity !== "flags" ? ` (${law.identity})` : "";
+  return `${LAW_SOURCES[law.source] || law.source}${identity}: ${terms.join(", ")}`;
 }
 
 const bullets = (lines) => element("ul", {}, ...lines.map((line) => element("li", {}, line)));
