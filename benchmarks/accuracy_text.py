@@ -70,10 +70,10 @@ measurement of the series. Wanted: better on the points both cover; a figure of 
 How it was asked: its own default mode (measured kernels only), request lengths as served, one prompt per step as its
 own command line assumes, tensor and expert parallelism as measured; the decode-only sweep as one decode step. Weight
 formats after its own sample of measurements, and where it has no kernel of that format the checkpoint's; attention in
-16 bits where it has none of its first choice; this order was settled with its errors in view, mostly to its advantage.
-Not covered: TensorRT-LLM's gpt-oss on two and more GPUs (no
-expert kernels at those shapes), series of more than 16 GPUs (several instances under one name), FasterTransformer and
-MPT-7B (it models neither).
+16 bits where it has none of its first choice. This order was settled with its errors in view; other formats change some
+MoE series a lot, dense ones hardly have a choice. Not covered: TensorRT-LLM's gpt-oss on two and more GPUs (no expert
+kernels at those shapes), series of more than 16 GPUs (several instances under one name), FasterTransformer and MPT-7B
+(it models neither).
 
 What to hold against the comparison, either way: its kernels are mostly of one recent version per engine (vLLM 0.24.0,
 TensorRT-LLM 1.3.0rc20, SGLang 0.5.14), the measurements of older or unstated ones; its authors set some of its

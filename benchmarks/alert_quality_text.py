@@ -17,16 +17,16 @@ NAMES = {
 }  # fmt: skip
 WHY = """## What is missed, and why
 
-* **datasheet**: the pooled parameters are those of real engines, the simulated ones are not real. Where one is slower than
-  95 % of the measured engines of its generation, drift is said although nothing is wrong with it; where the bounds are wide
-  (GPU generations that nobody measured, among them the RTX 4090 and mostly A100) a slowdown of 25 % stays inside them.
-  With this source drift is a hint to calibrate.
-* **Shared prefixes**: a block counts once and is read by each request, so tokens in flight are too low and a healthy engine
-  may look slow. Nothing on the page says how much is shared.
-* **Frozen gauges**: three samples pass before they are recognised; long prompts that come in those seconds are slow steps
-  that nobody can account for, and where steps are slow they weigh on five minutes.
-* **Context growth** on the fastest engine: sessions far beyond the learned loads, where the simulated attention loses speed
-  and the law does not; over budget is said all the same.
+* **datasheet**: the pooled parameters are those of real engines, and the simulated ones are not real. Where one is
+  slower than 95 % of the measured engines of its generation, drift is said although nothing is wrong with it; where the
+  bounds are wide (generations that hardly anybody measured: RTX 4090, A100) a slowdown of 25 % stays inside them. Under
+  speculative decoding nothing is said at all: these parameters know no drafter. With this source, calibrate.
+* **Shared prefixes**: a block counts once and is read by each request, so tokens in flight are too low and a healthy
+  engine may look slow. Nothing on the page says how much is shared.
+* **Frozen gauges**: three samples pass before they are recognised; long prompts that come in those seconds are slow
+  steps that nobody can account for, and where steps are slow they weigh on five minutes.
+* **Context growth** on the fastest engine: sessions far beyond the learned loads, where the simulated attention loses
+  speed and the law does not; over budget is said all the same.
 """
 CAUSE_TARGET, FOUND_TARGET = 0.95, 0.95
 

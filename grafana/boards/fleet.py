@@ -114,8 +114,9 @@ def _pods() -> list:  # type: ignore[type-arg]
             "state": "State", "cause": "Cause", "Value #C": "Measured", "Value #D": "Predicted", "Value #E": "Promised",
             "Value #F": "Drift", "Value #B": "Tokens in flight", "Value #A": "Headroom, tokens",
         },
-        widths={"Namespace": 90, "Pod": 170, "Instance": 145, "Model": 190, "Engine": 65, "State": 160, "Cause": 160,
-                "Measured": 85, "Predicted": 85, "Promised": 85, "Drift": 70},
+        widths={"Namespace": 105, "Pod": 205, "Instance": 145, "Model": 190, "Engine": 65, "State": 130, "Cause": 125,
+                "Measured": 85, "Predicted": 85, "Promised": 85, "Drift": 65, "Tokens in flight": 130,
+                "Headroom, tokens": 155},
     )  # fmt: skip
     link = prop("links", [{"title": "Predicted vs actual of this engine", "url": _LINK, "targetBlank": False}])
     for name in ("Pod", "Instance"):  # where the scrape configuration adds no pods there is the instance to click

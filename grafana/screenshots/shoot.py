@@ -32,7 +32,7 @@ LONGER = ((table.SAMPLE_WINDOW, 10.0), *QUICK[:1])
 LIVE = (
     ("live-fast.png", 40.0, 1280, 890, False),
     ("live-context.png", 78.0, 1280, 890, False),
-    ("live-context-phone.png", 80.0, 390, 1680, True),
+    ("live-context-phone.png", 80.0, 390, 1720, True),
     ("live-prefill-dark.png", 116.0, 1280, 890, True),
 )
 ROW_PIXELS = 38  # of Grafana's grid

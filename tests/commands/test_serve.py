@@ -164,12 +164,16 @@ def test_a_port_in_use_is_one_line_and_status_2(engine: HostileServer) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_settings_can_be_checked_alone() -> None:
-    """Status 0 or 2, nothing is opened."""
+def test_settings_can_be_checked_alone(tmp_path: Path) -> None:
+    """Status 0 or 2, nothing is opened; files that settings name are read too."""
     good = subprocess.run([*COMMAND, "--config.check"], capture_output=True, text=True, timeout=30, env=environment())
     assert (good.returncode, good.stdout) == (0, "the configuration is valid\n")
-    command = [*COMMAND, "--config.check", "--hardware.gpu=H1000"]
-    assert subprocess.run(command, capture_output=True, timeout=30, env=environment()).returncode == 2
+    web = tmp_path / "web.yml"
+    web.write_text("tls_sever_config: {}\n")
+    for wrong in ("--hardware.gpu=H1000", f"--web.config.file={web}"):
+        command = [*COMMAND, "--config.check", wrong]
+        bad = subprocess.run(command, capture_output=True, text=True, timeout=30, env=environment())
+        assert (bad.returncode, bad.stdout, len(bad.stderr.splitlines())) == (2, "", 1)
 
 
 def test_an_injected_sidecar_serves_degraded(engine: HostileServer) -> None:

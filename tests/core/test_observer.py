@@ -18,6 +18,7 @@ from stepscope.core.observer import Policy
 from stepscope.core.sample import EngineSample, Histogram, Reading
 from stepscope.core.snapshot import Accounts, EngineView
 from stepscope.core.step_model import StepLaw, WeightBytes
+from stepscope.core.window import Pair
 
 
 def test_the_first_sample_is_a_baseline() -> None:
@@ -175,6 +176,54 @@ def test_invalid_values_are_counted_for_their_engine() -> None:
     fold(engine.reading())
     engine.invalid = (("0", "kv_usage", 1), ("0", "itl_sum", 1))
     assert fold(engine.wait(5.0)).accounts.invalid_values == (("itl_sum", 1), ("kv_usage", 3))
+
+
+def last_pair(engine: FakeEngine, fold: Fold, reading: Reading) -> Pair:
+    fold(reading)
+    return fold.memories[engine.label].pairs[-1]
+
+
+@pytest.mark.parametrize(("left", "compared"), [(20_016, True), (17_000, True), (12_000, False), (0, False)])
+def test_requests_that_were_cancelled_within_a_pair_are_not_held_against_the_engine(
+    left: float, compared: bool
+) -> None:
+    """The steps read 20,000 tokens, the later sample shows what is left: beyond 15 % of a step that says nothing."""
+    engine, fold = FakeEngine(), Fold()
+    fold.all(busy(engine, 1))
+    assert last_pair(engine, fold, engine.decode(5.0, batch=8, itl=0.030, tokens=left)).comparable is compared
+
+
+@pytest.mark.parametrize(("running", "compared"), [(8, True), (7, True), (3, False)])
+def test_a_crowd_that_no_gauge_saw_is_not_held_against_the_engine(running: float, compared: bool) -> None:
+    """It came and went between two samples: eight decoded per step, and at both ends fewer run."""
+    engine, fold = FakeEngine(), Fold()
+    engine.decode(5.0, batch=running, itl=0.030, tokens=20_000)
+    fold(engine.reading())
+    engine.decode(5.0, batch=8, itl=0.030, tokens=20_016)
+    engine.running = running
+    assert last_pair(engine, fold, engine.reading()).comparable is compared
+
+
+@pytest.mark.parametrize(("seconds", "compared"), [(5.0, True), (4.5, True), (2.0, False)])
+def test_several_api_servers_are_compared_only_while_busy(seconds: float, compared: bool) -> None:
+    """Their batch is S/T, which is too small where nobody decoded for a part of the pair."""
+    engine, fold = FakeEngine(single_process=False, process_start=None), Fold()
+    fold.all(busy(engine, 1))
+    engine.decode(seconds, batch=8, itl=0.030, tokens=20_016)
+    assert last_pair(engine, fold, engine.wait(5.0 - seconds)).comparable is compared
+
+
+@pytest.mark.parametrize(("tokens", "hidden"), [(10_000, False), (20_000, True)])
+def test_a_long_prompt_at_an_end_of_a_pair_keeps_it_out_of_the_verdict(tokens: float, hidden: bool) -> None:
+    """Its chunks take up to 1 or 2 s of 5, nobody knows how much; beyond a third only the prediction stands."""
+    engine, fold = FakeEngine(), Fold()
+    fold.all(busy(engine, 1))
+    engine.queries = (engine.queries or 0.0) + tokens
+    # The first chunk of it is done, the other requests generate as before, and one of them has finished.
+    engine.finished_prompt = (engine.finished_prompt or 0.0) + 1000
+    pair = last_pair(engine, fold, engine.decode(5.0, batch=8, itl=0.030, tokens=20_500))
+    assert pair.open_prompt_tokens == tokens
+    assert (pair.holds_long_prompt, pair.decoding_is_hidden, pair.comparable) == (hidden, hidden, True)
 
 
 def test_an_engine_that_emptied_within_a_pair_is_not_compared() -> None:

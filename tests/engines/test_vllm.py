@@ -34,6 +34,7 @@ _SAID: dict[str, Any] = {
     "ttft_count": lambda s: s.ttft_seconds.count,
     "prompt_by_source": lambda s: s.prompt_tokens_computed,
     "prompt_tokens": lambda s: s.prompt_tokens_computed,
+    "external_hits": lambda s: s.prefix_hits,
     "cache_config": lambda s: s.block_size,
     "sleep_state": lambda s: float(s.awake),
 }
@@ -203,6 +204,20 @@ def test_without_sources_prefix_hits_are_taken_off_and_never_below_zero() -> Non
     assert one(page(minimal(), prompt)).prompt_tokens_computed == 100.0
     assert one(page(minimal(), prompt, line(hits, "30"))).prompt_tokens_computed == 70.0
     assert one(page(minimal(), prompt, line(hits, "300"))).prompt_tokens_computed == 0.0
+
+
+def test_hits_behind_a_kv_connector_are_hits_and_not_prompts_left_open() -> None:
+    """1,000 tokens were asked for: 300 found here, 600 came from elsewhere, 100 were computed."""
+    lines = [
+        line("vllm:prefix_cache_queries_total", "1000.0"),
+        line("vllm:prefix_cache_hits_total", "300.0"),
+        line("vllm:external_prefix_cache_hits_total", "600.0"),
+    ]
+    by_source = sources({"local_compute": 100, "local_cache_hit": 300, "external_kv_transfer": 600})
+    sample = one(page(minimal(), *lines, by_source))
+    assert (sample.prefix_queries, sample.prefix_hits, sample.prompt_tokens_computed) == (1000.0, 900.0, 100.0)
+    before_0_18 = one(page(minimal(), *lines, line("vllm:prompt_tokens_total", "1000.0")))
+    assert before_0_18.prompt_tokens_computed == 100.0
 
 
 def test_created_times_and_adapters_never_enter_a_value() -> None:

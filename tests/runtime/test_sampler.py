@@ -159,6 +159,19 @@ def test_wanted_names_are_asked_for_and_decided_anew_after_a_failure(watched: Wa
     assert [names > 0 for _, names in watched.pages_asked()] == [False, True]
 
 
+def test_series_that_appear_with_the_first_request_are_not_missed(watched: Watched) -> None:
+    """Some versions export a histogram from its first observation on: until then the whole page is read."""
+    idle = "".join(text for text in GOOD.splitlines(keepends=True) if "inter_token" not in text)
+    for _ in range(2):
+        watched.sample(by_path({"/metrics": filtering(idle), "/metrics/": filtering(idle)}))
+    for _ in range(3):
+        watched.sample(by_path({"/metrics": filtering(GOOD), "/metrics/": filtering(GOOD)}))
+    assert [names > 0 for _, names in watched.pages_asked()] == [False, False, False, True, True]
+    sample = watched.sampler._memories["0"].sample
+    assert sample.itl_seconds is not None
+    assert sample.itl_seconds.count == 9.0
+
+
 def test_the_filter_can_be_switched_off(server: HostileServer) -> None:
     """--engine.filter=off."""
     watched = Watched(server, filter_on_server=False)

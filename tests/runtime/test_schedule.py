@@ -5,6 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from datetime import datetime, timedelta, tzinfo
+from typing import Any
+
+import pytest
 
 from stepscope.runtime.schedule import Schedule
 
@@ -77,6 +81,29 @@ def test_the_interval_can_be_changed_while_it_runs() -> None:
         schedule.every(0.05)
         assert wait_for(lambda: len(runs) >= 4)
         schedule.every(0.05)
+    finally:
+        schedule.stop()
+
+
+def test_a_wall_clock_that_is_set_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Back by an hour, forward, back by days; APScheduler plans by that clock."""
+    shifts = [timedelta()]
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Any:
+            return datetime.now(tz) + shifts[-1]
+
+    monkeypatch.setattr("apscheduler.schedulers.base.datetime", Clock)
+    monkeypatch.setattr("stepscope.runtime.schedule.datetime", Clock)
+    runs: list[float] = []
+    schedule = Schedule(lambda: runs.append(time.monotonic()), 0.1)
+    schedule.start()
+    try:
+        for shift in (timedelta(hours=-1), timedelta(minutes=20), timedelta(days=-9)):
+            shifts.append(shift)
+            before = len(runs)
+            assert wait_for(lambda before=before: len(runs) >= before + 3)  # type: ignore[misc]  # binds the loop's value
     finally:
         schedule.stop()
 

@@ -45,6 +45,25 @@ def test_fast_enough_says_against_what_and_how_much_more_fits() -> None:
     assert said.advice == "Nothing to do. 62,000 more context tokens fit before users drop below 50 tokens/s."
 
 
+def test_requests_that_wait_while_nobody_runs_are_not_called_idle() -> None:
+    """Nothing is claimed of a fault, and nobody is told that all is well."""
+    waiting = replace(VIEW, state="idle", cause=None, itl_mean_seconds=None, requests_waiting=3.0)
+    said = verdict(waiting)
+    assert (said.level, said.headline) == ("warning", "Nobody is served")
+    assert said.why == "Nobody is being served, and requests wait: 3."
+    assert "it admits nobody" in said.advice
+    assert verdict(replace(waiting, requests_waiting=0.0)).headline == "Idle"
+
+
+def test_a_shared_prefix_is_named_as_the_reason_for_no_verdict() -> None:
+    """There is plenty of traffic, and more of it would not help."""
+    shared = replace(VIEW, state="too_few_observations", cause=None, drift_ratio=None, shared_prefix_tokens=413_000.0)
+    said = verdict(shared)
+    assert "Requests share cached prefixes" in said.why
+    assert "413,000 more" in said.why
+    assert "more traffic" not in said.advice
+
+
 def test_slow_says_by_how_many_tokens_it_is_over() -> None:
     """Two agents joined."""
     said = verdict(replace(VIEW, **SLOW))

@@ -12,6 +12,7 @@ from stepscope import config
 from stepscope import settings as table
 from stepscope.config import Settings
 from stepscope.errors import StepscopeError
+from stepscope.runtime import webconfig
 from stepscope.runtime.log import make_logger
 from stepscope.runtime.sidecar import Sidecar, pipeline_of
 from stepscope.stop_signals import Signals
@@ -35,6 +36,9 @@ def run(args: argparse.Namespace) -> int:
     log = make_logger(settings[table.LOG_LEVEL], settings[table.LOG_FORMAT])
     if settings[table.CONFIG_CHECK]:
         pipeline_of(settings, dict(os.environ)).scraper.close()
+        web_file = settings[table.WEB_CONFIG_FILE]
+        if web_file is not None:
+            webconfig.load(web_file)
         if errors:
             raise StepscopeError(errors[0])
         print("the configuration is valid")

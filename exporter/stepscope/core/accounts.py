@@ -42,7 +42,7 @@ def booked(
         accounts.itl_expected_seconds,
         accounts.itl_compared,
     )
-    if state == "measuring" and pair.comparable and pair.predicted is not None:
+    if state == "measuring" and pair.comparable and pair.predicted is not None and not pair.decoding_is_hidden:
         observed += pair.itl_sum_seconds
         expected += pair.predicted.itl_seconds * pair.observations
         compared += pair.observations

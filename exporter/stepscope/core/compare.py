@@ -60,7 +60,9 @@ def state(now: Situation) -> str:
     # Under steady preemption no pair can be compared, and yet the cause is plain.
     preempting = now.window.preemptions > 0.0 and now.window.observations >= MIN_OBSERVATIONS
     if now.window.compared_observations < MIN_OBSERVATIONS and not preempting:
-        return "too_few_observations"
+        # There may be plenty of tokens, and prompts among all of them.
+        hidden = now.window.predicted_observations - now.window.compared_observations
+        return "prefilling" if hidden >= MIN_OBSERVATIONS else "too_few_observations"
     if not now.in_range:
         return "out_of_range"
     return "measuring"
@@ -98,6 +100,8 @@ class Evidence:
     state: str
     itl_mean_seconds: float | None  # over the comparable observations
     predicted: StepTime | None
+    compared_mean_seconds: float | None  # the same without pairs in which prompt chunks hide decoding
+    compared: StepTime | None
     preemptions: float
     target_step_seconds: float | None  # objective's, absent without one
     target_itl_seconds: float | None
@@ -113,7 +117,9 @@ def verdict(evidence: Evidence) -> Verdict:
     if mean is None or predicted is None:
         return Verdict(None, None, None, _cause_without_comparison(evidence))
     step = mean - predicted.prefill_seconds
-    drift = mean / predicted.itl_seconds - 1.0 if evidence.state == "measuring" else None
+    drift = None
+    if evidence.state == "measuring" and evidence.compared is not None and evidence.compared_mean_seconds is not None:
+        drift = evidence.compared_mean_seconds / evidence.compared.itl_seconds - 1.0
     interference = predicted.prefill_seconds / predicted.itl_seconds
     cause = _cause(evidence, mean, predicted, drift, interference)
     return Verdict(drift, interference, step if step > 0.0 else None, cause)
@@ -136,7 +142,7 @@ def _cause(
         return None
     if evidence.preemptions > 0.0:
         return "preemption"
-    drifts = drift is not None and drift > DRIFT_LIMIT and not _within_spread(evidence, mean, predicted)
+    drifts = drift is not None and drift > DRIFT_LIMIT and not _within_spread(evidence)
     if evidence.state == "prefilling":
         return "prefill"
     if _prefill_is_to_blame(evidence, mean, predicted, interference) and not (
@@ -174,7 +180,7 @@ def _would_do(evidence: Evidence, predicted: StepTime) -> bool:
     return evidence.target_itl_seconds is not None and predicted.itl_seconds <= evidence.target_itl_seconds
 
 
-def _within_spread(evidence: Evidence, mean: float, predicted: StepTime) -> bool:
+def _within_spread(evidence: Evidence) -> bool:
     """True if data-sheet parameters alone may account for the difference.
 
     They know no drafter: while an engine decodes speculatively they may be off by any factor.
@@ -183,6 +189,9 @@ def _within_spread(evidence: Evidence, mean: float, predicted: StepTime) -> bool
         return False
     if evidence.load is not None and evidence.load.positions_per_sequence > 1.0:
         return True
+    mean, predicted = evidence.compared_mean_seconds, evidence.compared
+    if mean is None or predicted is None:
+        return False
     return mean <= predicted.decode_high_seconds + predicted.prefill_seconds
 
 

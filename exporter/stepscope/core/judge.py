@@ -72,14 +72,13 @@ def judge(step: Step, facts: Facts, policy: Policy, invalid: Mapping[str, int]) 
         mean = measured = interference = drift = cause = None
     else:
         mean = now.itl_mean_seconds
-        compared_mean = (
-            now.compared_sum_seconds / now.compared_observations if now.compared_observations > 0.0 else None
-        )
         judged = compare.verdict(
             compare.Evidence(
                 state=state,
-                itl_mean_seconds=compared_mean,
+                itl_mean_seconds=_mean(now.predicted_sum_seconds, now.predicted_observations),
                 predicted=now.predicted,
+                compared_mean_seconds=_mean(now.compared_sum_seconds, now.compared_observations),
+                compared=now.compared,
                 preemptions=now.preemptions,
                 target_step_seconds=target_step,
                 target_itl_seconds=target_itl,
@@ -132,6 +131,7 @@ def judge(step: Step, facts: Facts, policy: Policy, invalid: Mapping[str, int]) 
         requests_waiting=sample.requests_waiting,
         tokens_in_flight=tokens,
         tokens_per_sequence=per_sequence,
+        shared_prefix_tokens=(pair.shared_tokens or None) if pair is not None else None,
         decode_batch_size=sequences,
         prefill_tokens_per_step=now.prefill_tokens_per_step if mean is not None else None,
         tokens_per_step=tokens_per_step if mean is not None else None,
@@ -156,6 +156,10 @@ def judge(step: Step, facts: Facts, policy: Policy, invalid: Mapping[str, int]) 
         observations=now.observations,
     )
     return memory, view
+
+
+def _mean(total: float, count: float) -> float | None:
+    return total / count if count > 0.0 else None
 
 
 def _kv_is_known(kv: KvState, facts: Facts) -> bool:

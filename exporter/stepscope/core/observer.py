@@ -9,7 +9,9 @@ from stepscope.core import prefill, window
 from stepscope.core.estimate import Facts, kv_state, load_of_pair
 from stepscope.core.judge import judge
 from stepscope.core.memory import Memory, Policy, Step
+from stepscope.core.representative import gauges_stand_for_steps, holds_long_prompt, is_shared
 from stepscope.core.sample import EngineSample, Reading
+from stepscope.core.sharing import shared_tokens
 from stepscope.core.snapshot import Accounts, EngineView
 from stepscope.core.step_model import predict
 from stepscope.core.window import Pair
@@ -85,6 +87,9 @@ def _difference(memory: Memory | None, sample: EngineSample, reading: Reading, f
     still = memory.still_samples + 1 if grows and window.stands_still(before, sample) else 0
     preempted = window.increase(before.preemptions, sample.preemptions) > 0.0
     requeued = memory.requeued or preempted
+    oldest = memory.pairs[0].first if memory.pairs else before
+    # Tokens say little of a hybrid model's bytes, and its gauge counts other things than tokens.
+    shared = shared_tokens(oldest, sample, tokens, sequences) if grows and sequences is not None else 0.0
     drafts = window.increase(before.drafts, sample.drafts)
     drafted = window.increase(before.draft_tokens, sample.draft_tokens)
     pair = Pair(
@@ -106,11 +111,26 @@ def _difference(memory: Memory | None, sample: EngineSample, reading: Reading, f
     if facts.law is not None and observations > 0.0:
         load = load_of_pair(pair, kv, facts)
         predicted = predict(facts.law, load) if load is not None else None
-        may_compare = placed.accounted and pair.gauges_moved and not pair.holds_waits
+        may_compare = (
+            placed.accounted
+            and pair.gauges_moved
+            and not pair.holds_waits
+            and predicted is not None
+            and gauges_stand_for_steps(
+                pair, predicted, memory.tokens_in_flight, tokens, single_process=reading.single_process
+            )
+        )
         # A preempted request's gap holds its time in the queue, and an engine that emptied within the pair shows the
         # tokens of the void, not of the steps: neither is to be compared with a decode step.
         quiet = not preempted and sample.requests_running != 0.0
-        pair = replace(pair, predicted=predicted, comparable=predicted is not None and quiet and may_compare)
+        if predicted is not None and is_shared(predicted, tokens, shared):
+            # Shared tokens come and go with no request's own; a balance of tokens cannot place prompts in time.
+            booked = window.increase(before.prompt_tokens_computed, sample.prompt_tokens_computed)
+            pair = replace(pair, shared_tokens=shared, prefill_tokens=booked, prefill_accounted=True)
+            load = load_of_pair(pair, kv, facts)
+            predicted, may_compare = predict(facts.law, load) if load is not None else None, False
+        long_prompt = holds_long_prompt(pair, memory.ledger.open_tokens, facts.law.prefill_cost_seconds_per_token)
+        pair = replace(pair, predicted=predicted, comparable=quiet and may_compare, holds_long_prompt=long_prompt)
     moved = window.has_moved(before, sample)
     longest = max(policy.window_seconds, _PAIR_INTERVALS * policy.interval_seconds)
     usable = 0.0 < seconds <= longest * 1.05  # a little slack for the scheduler's own jitter

@@ -37,8 +37,9 @@ class EngineSample:
     engine_steps: float | None = None  # K: count of iteration_tokens_total
     prompt_tokens_computed: float | None = None  # P: prompt tokens computed here, booked when the prompt ends
     prefix_queries: float | None = None
-    prefix_hits: float | None = None
+    prefix_hits: float | None = None  # local ones and, with a KV connector, external ones
     generation_tokens: float | None = None
+    finished_requests: float | None = None
     finished_prompt_tokens: float | None = None  # sum over finished requests
     finished_generation_tokens: float | None = None  # sum over finished requests
     preemptions: float | None = None

@@ -42,6 +42,7 @@ class EngineView:
     requests_waiting: float | None = None
     tokens_in_flight: float | None = None
     tokens_per_sequence: float | None = None
+    shared_prefix_tokens: float | None = None  # read besides those in flight, as far as one can tell; None: hardly any
     decode_batch_size: float | None = None
     prefill_tokens_per_step: float | None = None
     tokens_per_step: float | None = None

@@ -49,12 +49,25 @@ class Pair:
     predicted: StepTime | None = None
     comparable: bool = False  # its observations may be set against `predicted`
     gauges_moved: bool = True  # False: usage and running stand still although the requests must have grown
+    holds_long_prompt: bool = False  # a prompt that fills a large part of the pair is open at one of its ends
+    shared_tokens: float = 0.0  # cached prefixes that several requests may read, beyond the tokens in flight
     holds_waits: bool = False  # gaps of preempted requests, which hold their time in the queue
 
     @property
     def seconds(self) -> float:
         """Length."""
         return self.end_seconds - self.start_seconds
+
+    @property
+    def prompt_dominated(self) -> bool:
+        """True if prompt chunks take so large a part of its steps that it says little about decoding."""
+        step = self.predicted
+        return step is not None and step.prefill_seconds > PREFILL_SHARE_LIMIT * step.itl_seconds
+
+    @property
+    def decoding_is_hidden(self) -> bool:
+        """True if the pair is not to be judged: what prompt chunks took of it is large, or a guess."""
+        return self.prompt_dominated or self.holds_long_prompt
 
     @property
     def prefill_tokens_per_step(self) -> float:
@@ -143,7 +156,9 @@ class Window:
     seconds: float
     observations: float
     itl_sum_seconds: float
-    compared_observations: float
+    predicted_observations: float  # of the comparable pairs
+    predicted_sum_seconds: float
+    compared_observations: float  # of the comparable pairs that prompt chunks do not dominate
     compared_sum_seconds: float
     sequences: float | None
     prefill_tokens_per_step: float | None
@@ -153,6 +168,7 @@ class Window:
     tokens_per_step: float | None  # emitted per sequence and step; None without drafts
     ttft_mean_seconds: float | None
     predicted: StepTime | None  # observation-weighted mean over the comparable pairs
+    compared: StepTime | None  # the same over those that prompt chunks do not dominate
 
     @property
     def itl_mean_seconds(self) -> float | None:
@@ -162,11 +178,12 @@ class Window:
 
 def gather(pairs: tuple[Pair, ...]) -> Window:
     """Sum up the pairs of a window (possibly none)."""
-    observations = total = compared = compared_sum = seconds = 0.0
+    observations = total = compared = compared_sum = explained = explained_sum = seconds = 0.0
     sequence_steps = steps = prefill = preemptions = drafts = accepted = ttft_sum = ttft_count = 0.0
     dominated = 0.0
     accounted = True
     weights: list[tuple[float, StepTime]] = []
+    decoding: list[tuple[float, StepTime]] = []
     for pair in pairs:
         seconds += pair.end_seconds - pair.start_seconds
         observations += pair.observations
@@ -177,10 +194,8 @@ def gather(pairs: tuple[Pair, ...]) -> Window:
             steps += pair.steps
             sequence_steps += (pair.sequences or 0.0) * pair.steps
         accounted = accounted and pair.prefill_accounted
-        if (
-            pair.predicted is not None
-            and pair.predicted.prefill_seconds > PREFILL_SHARE_LIMIT * pair.predicted.itl_seconds
-        ):
+        is_dominated = pair.prompt_dominated
+        if is_dominated:
             dominated += pair.itl_sum_seconds
         if first.preemptions != last.preemptions:
             preemptions += increase(first.preemptions, last.preemptions)
@@ -192,13 +207,19 @@ def gather(pairs: tuple[Pair, ...]) -> Window:
             ttft_count += last.ttft_seconds.count - first.ttft_seconds.count
         if pair.comparable and pair.predicted is not None and pair.observations > 0:
             weights.append((pair.observations, pair.predicted))
-            compared += pair.observations
-            compared_sum += pair.itl_sum_seconds
+            explained += pair.observations
+            explained_sum += pair.itl_sum_seconds
+            if not pair.decoding_is_hidden:
+                decoding.append((pair.observations, pair.predicted))
+                compared += pair.observations
+                compared_sum += pair.itl_sum_seconds
     return Window(
         pairs=pairs,
         seconds=seconds,
         observations=observations,
         itl_sum_seconds=total,
+        predicted_observations=explained,
+        predicted_sum_seconds=explained_sum,
         compared_observations=compared,
         compared_sum_seconds=compared_sum,
         sequences=sequence_steps / steps if steps > 0 and observations > 0 else None,
@@ -208,7 +229,8 @@ def gather(pairs: tuple[Pair, ...]) -> Window:
         preemptions=preemptions,
         tokens_per_step=1.0 + accepted / drafts if drafts > 0 else None,
         ttft_mean_seconds=ttft_sum / ttft_count if ttft_count > 0 else None,
-        predicted=_weighted(weights, compared),
+        predicted=_weighted(weights, explained),
+        compared=_weighted(decoding, compared),
     )
 
 

@@ -34,7 +34,10 @@ NAMES: dict[str, tuple[str, ...]] = {
     "prompt_tokens": ("prompt_tokens_total",),  # counts cached tokens too
     "prefix_queries": ("prefix_cache_queries_total", "gpu_prefix_cache_queries_total"),
     "prefix_hits": ("prefix_cache_hits_total", "gpu_prefix_cache_hits_total"),
+    # Hits of a KV connector (LMCache, prefill/decode split): queried, and neither hit locally nor computed here.
+    "external_hits": ("external_prefix_cache_hits_total",),
     "generation_tokens": ("generation_tokens_total",),
+    "finished_requests": ("request_prompt_tokens_count",),
     "finished_prompt_tokens": ("request_prompt_tokens_sum",),
     "finished_generation_tokens": ("request_generation_tokens_sum",),
     "preemptions": ("num_preemptions_total",),
@@ -54,6 +57,8 @@ _DESCRIBES = {
     "prompt_by_source": "prompt_tokens",
     "prefix_queries": "prefix_cache",
     "prefix_hits": "prefix_cache",
+    "external_hits": "prefix_cache",
+    "finished_requests": "finished_tokens",
     "finished_prompt_tokens": "finished_tokens",
     "finished_generation_tokens": "finished_tokens",
     "drafts": "speculation",
@@ -235,8 +240,9 @@ def _sample(label: str, engine: _Engine, live: dict[str, _Engine], notes: set[st
         engine_steps=get("engine_steps"),
         prompt_tokens_computed=_prompt_tokens_computed(values),
         prefix_queries=get("prefix_queries"),
-        prefix_hits=get("prefix_hits"),
+        prefix_hits=_cache_hits(values),
         generation_tokens=get("generation_tokens"),
+        finished_requests=get("finished_requests"),
         finished_prompt_tokens=get("finished_prompt_tokens"),
         finished_generation_tokens=get("finished_generation_tokens"),
         preemptions=get("preemptions"),
@@ -253,8 +259,14 @@ def _prompt_tokens_computed(values: dict[str, float]) -> float | None:
     if "prompt_by_source" in values:
         return values["prompt_by_source"]
     if "prompt_tokens" in values:
-        return max(0.0, values["prompt_tokens"] - values.get("prefix_hits", 0.0))
+        return max(0.0, values["prompt_tokens"] - (_cache_hits(values) or 0.0))
     return None
+
+
+def _cache_hits(values: dict[str, float]) -> float | None:
+    """Prompt tokens found in a cache, here or behind a KV connector; the two never count the same token."""
+    local, external = values.get("prefix_hits"), values.get("external_hits")
+    return local if not external else (local or 0.0) + external
 
 
 def _histogram(values: dict[str, float], stem: str, buckets: Iterable[tuple[float, float]]) -> Histogram | None:

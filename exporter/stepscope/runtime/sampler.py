@@ -78,7 +78,7 @@ class Sampler:
             self._names = None
             self._publish_failure(error, self._clock() - started)
             return
-        self._names = reading.names
+        self._names = reading.names if _is_complete(reading) else None
         self._publish_success(pipeline, page, reading)
 
     def _publish_failure(self, error: ScrapeError, seconds: float) -> None:
@@ -161,6 +161,14 @@ def _read(page: RawPage) -> Reading:
     if reading is None:
         raise ScrapeError("no_engine_metrics", _NO_ENGINE_METRICS)
     return reading
+
+
+def _is_complete(reading: Reading) -> bool:
+    """False while series that will be needed are not there yet: asked for by name, they would never be seen.
+
+    An engine may export a histogram only from its first observation on.
+    """
+    return all(e.itl_seconds is not None and e.kv_usage is not None for e in reading.engines)
 
 
 def _identity(facts: FactsKeeper, reading: Reading) -> Identity:

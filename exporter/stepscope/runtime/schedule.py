@@ -3,13 +3,34 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 
 _JOB = "sample"
+_CLOCK_STEP_SECONDS = 0.05  # smaller differences are slewed away
+
+
+class _Scheduler(BackgroundScheduler):  # type: ignore[misc]  # the library has no types
+    """Keeps its times when the wall clock is set, by which APScheduler plans.
+
+    Set back by an hour nothing would run for an hour; set forward it would count every run that seems to be missed.
+    """
+
+    longest_wait_seconds = 1.0  # the clock may be set between our reading it and APScheduler's
+    _wall_minus_monotonic: float | None = None
+
+    def _process_jobs(self) -> float | None:
+        offset = datetime.now(UTC).timestamp() - time.monotonic()
+        known, self._wall_minus_monotonic = self._wall_minus_monotonic, offset
+        if known is not None and abs(offset - known) > _CLOCK_STEP_SECONDS:
+            for job in self.get_jobs():
+                job.modify(next_run_time=job.next_run_time + timedelta(seconds=offset - known))
+        wait: float | None = super()._process_jobs()
+        return None if wait is None else min(wait, self.longest_wait_seconds)
 
 
 class Schedule:
@@ -18,7 +39,7 @@ class Schedule:
     def __init__(self, job: Callable[[], None], interval_seconds: float) -> None:
         # APScheduler warns on every run that it skips because the last one still hangs; the outcome counter says so.
         logging.getLogger("apscheduler").setLevel(logging.ERROR)
-        self._scheduler = BackgroundScheduler(
+        self._scheduler = _Scheduler(
             timezone=UTC,
             executors={"default": ThreadPoolExecutor(1)},
             # coalesce: after a pause (suspended machine, hung scrape) one run makes up for all that were due.
@@ -26,7 +47,7 @@ class Schedule:
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
         )
         self._job = job
-        self._interval_seconds = interval_seconds
+        self._interval_seconds = self._scheduler.longest_wait_seconds = interval_seconds
 
     def start(self) -> None:
         """Start the threads and run the job for the first time."""
@@ -38,7 +59,7 @@ class Schedule:
     def every(self, interval_seconds: float) -> None:
         """Change the interval."""
         if interval_seconds != self._interval_seconds:
-            self._interval_seconds = interval_seconds
+            self._interval_seconds = self._scheduler.longest_wait_seconds = interval_seconds
             self._scheduler.reschedule_job(_JOB, trigger="interval", seconds=interval_seconds)
 
     def after_this_run(self, action: Callable[[], None]) -> None:

@@ -24,10 +24,19 @@ _STATE_SENTENCES = {
     "stale": "The engine says that it is busy, but nothing moves.",
     "warming_up": "Too early for a verdict: that needs the first minute of an engine's life and fifty observations.",
     "prefilling": "Prompts are being computed; decoding cannot be judged meanwhile.",
-    "too_few_observations": "Too few tokens in the window for a verdict.",
+    "too_few_observations": "Too few tokens in the window can be compared with a prediction for a verdict.",
     "out_of_range": "The load is beyond what the calibration has seen.",
     "measuring": "",
 }
+# Why nothing is compared although there is traffic.
+_SHARED = (
+    "Requests share cached prefixes: the engine counts those tokens once, each request reads them, some {tokens} more "
+    "than are counted. How long that takes cannot be told."
+)
+_SHARED_ADVICE = "Nothing to do. The measured speed is right; the predicted step is the least that it can take."
+# The gauge of running requests is 0, and that of waiting ones is not.
+_ONLY_WAITING = "Nobody is being served, and requests wait: {requests}."
+_ONLY_WAITING_ADVICE = "If it lasts, look into the engine's log: it admits nobody (no KV blocks left, or a leak)."
 # Prompt tokens are counted when a prompt ends: at first there is a cause, and not yet its size.
 _PREFILL_UNCOUNTED = "Prompt chunks share the steps; how much they add shows when the prompts end."
 _PREFILL_COUNTED_SHARE = 0.1  # what chunks must add before the number says more than the rest of the window
@@ -56,7 +65,7 @@ _STATE_ADVICE = {
     "no_capacity": "Give --kv.capacity-tokens.",
     "stale": "Look into the engine's log. If it stays like this, restart the engine: nobody gets a token.",
     "warming_up": "Wait a moment.",
-    "too_few_observations": "Nothing to do: this needs more traffic.",
+    "too_few_observations": "Nothing to do: this needs more traffic, or steadier traffic.",
     "out_of_range": "Calibrate again, up to this load: beyond it the prediction is an extrapolation.",
 }
 _CALIBRATE = "Calibrate on this engine (stepscope calibrate), so that a fault can be told from a wide assumption."
@@ -100,6 +109,10 @@ def percent(value: float | None) -> str:
 def sentence(view: EngineView) -> str:
     """What is going on, in words."""
     parts = [_STATE_SENTENCES[view.state]]
+    if _is_shared(view):
+        parts = [_SHARED.format(tokens=tokens(view.shared_prefix_tokens))]
+    elif _waits_in_vain(view):
+        parts = [_ONLY_WAITING.format(requests=tokens(view.requests_waiting))]
     if view.cause is not None:
         interference = view.prefill_interference_ratio
         # Share of the whole, told as what it adds to the rest.
@@ -164,6 +177,15 @@ def missing(snapshot: Snapshot) -> tuple[str, ...]:
     return tuple(lines)
 
 
+def _is_shared(view: EngineView) -> bool:
+    return view.state == "too_few_observations" and view.shared_prefix_tokens is not None
+
+
+def _waits_in_vain(view: EngineView) -> bool:
+    """Running is 0 and waiting is not: an admission fault if it lasts (vllm-metal#479)."""
+    return view.state == "idle" and bool(view.requests_waiting)
+
+
 def _beats_prediction(view: EngineView) -> bool:
     """True if it is so much faster than predicted that the prediction is wrong."""
     return view.drift_ratio is not None and view.drift_ratio < -DRIFT_LIMIT
@@ -186,7 +208,7 @@ def _level(view: EngineView) -> tuple[str, str]:
     if view.state in quiet:
         return "unknown", quiet[view.state]
     if view.state == "idle":
-        return "good", "Idle"
+        return ("warning", "Nobody is served") if _waits_in_vain(view) else ("good", "Idle")
     if view.state == "stale":
         return "bad", "Stuck"
     if view.state == "warming_up":
@@ -230,6 +252,10 @@ def _advice(view: EngineView) -> str:
         if view.cause == "prefill" and _level(view)[1] == "Fast enough":
             return f"Nothing to do yet. If it gets slow: {advice[0].lower()}{advice[1:]}"
         return advice
+    if _is_shared(view):
+        return _SHARED_ADVICE
+    if _waits_in_vain(view):
+        return _ONLY_WAITING_ADVICE
     if view.state in _STATE_ADVICE:
         return _STATE_ADVICE[view.state]
     headroom, target = view.token_headroom_tokens, view.target_itl_seconds
