@@ -65,6 +65,12 @@ class Settings:
         """Defaults with some values replaced, for a program or a test that has no command line."""
         return cls({setting.name: value for setting, value in pairs}, {setting.name: "flag" for setting, _ in pairs})
 
+    def without(self, *left_out: Setting[Any]) -> Settings:
+        """The same with some settings at their defaults."""
+        names = {setting.name for setting in left_out}
+        kept = {name: self._values[name] for name in self._sources if name not in names}
+        return Settings(kept, {name: source for name, source in self._sources.items() if name not in names})
+
     def __getitem__(self, setting: Setting[T]) -> T:
         value: T = self._values[setting.name]
         return value

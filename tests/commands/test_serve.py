@@ -189,6 +189,17 @@ def test_an_injected_sidecar_serves_degraded(engine: HostileServer) -> None:
         assert serve.terminate()[0] == 0
 
 
+def test_one_unusable_fact_leaves_the_others_their_say(engine: HostileServer, tmp_path: Path) -> None:
+    """A GPU that nobody knows and a file that is not there are left out; model, objective and numbers stand."""
+    flags = [*FACTS, "--config.on-error=degrade", "--objective.tokens-per-second=50", "--hardware.gpu=H1000"]
+    flags.append(f"--web.config.file={tmp_path / 'gone.yaml'}")
+    with Serve(engine.url, *flags) as serve:
+        serve.wait_for(lambda: serve.value('target_itl_seconds{engine="0",model_name="m"}') == 0.02)
+        errors = json.loads(serve.get("/api/v1/snapshot").body)["config_errors"]
+        assert [line.partition(":")[0] for line in errors] == ["--hardware.gpu", "--web.config.file"]
+        assert serve.value("config_ok") == 0.0
+
+
 def test_a_reload_takes_a_new_file_and_refuses_a_wrong_one(engine: HostileServer, tmp_path: Path) -> None:
     """By signal and by POST; a wrong one changes nothing but config_ok."""
     file = tmp_path / "stepscope.yaml"

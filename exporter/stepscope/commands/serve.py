@@ -20,6 +20,15 @@ from stepscope.stop_signals import Signals
 _STOP = frozenset({signal.SIGTERM, signal.SIGINT})
 HELP = "Watch one engine and publish predicted next to measured step time."
 
+# Settings that are valid as text and name something that may not be there: a file, a model, a GPU.
+_NAMES_SOMETHING = (
+    table.HARDWARE_GPU,
+    table.MODEL_ID,
+    table.MODEL_CONFIG,
+    table.CALIBRATION_FILE,
+    table.WEB_CONFIG_FILE,
+)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the settings table."""
@@ -68,6 +77,13 @@ def _degraded_sidecar(
         log.error("running degraded: %s", line)
     try:
         return _sidecar(settings, errors, args, log)
+    except StepscopeError:
+        settings, faults = _without_faulty_facts(settings, args, log)
+    for line in faults:
+        log.error("running degraded: %s", line)
+    errors = (*errors, *faults)
+    try:
+        return _sidecar(settings, errors, args, log)
     except StepscopeError as error:
         log.error("running degraded, on defaults: %s", error)
         defaults = Settings.of(
@@ -76,6 +92,22 @@ def _degraded_sidecar(
             (table.SAMPLE_INTERVAL, settings[table.SAMPLE_INTERVAL]),
         )
         return _sidecar(defaults, (*errors, str(error)), args, log)
+
+
+def _without_faulty_facts(
+    settings: Settings, args: argparse.Namespace, log: logging.Logger
+) -> tuple[Settings, tuple[str, ...]]:
+    """The settings without those that name something unusable, and one line for each: the others keep their say."""
+    faults = []
+    faulty = []
+    for setting in _NAMES_SOMETHING:
+        alone = settings.without(*(other for other in _NAMES_SOMETHING if other is not setting))
+        try:
+            _sidecar(alone, (), args, log)
+        except StepscopeError as error:
+            faulty.append(setting)
+            faults.append(f"{setting.flag}: {error}")
+    return settings.without(*faulty), tuple(faults)
 
 
 def _serve(sidecar: Sidecar, log: logging.Logger) -> int:
