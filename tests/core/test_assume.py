@@ -40,7 +40,7 @@ def test_a_known_model_on_a_measured_generation_gets_the_pooled_law() -> None:
     assert agents is not None
     assert chats.decode_seconds == pytest.approx(12.8e-3, rel=0.05)  # the published example at 60 %: 14.1 ms
     assert agents.decode_seconds / chats.decode_seconds > 2.0
-    assert "131 public measurements of vllm on hopper GPUs" in assumed.assumptions[0]
+    assert "131 public measurements of vLLM on Hopper GPUs" in assumed.assumptions[0]
 
 
 def test_where_other_engines_stand_in_the_bounds_are_the_widest() -> None:
@@ -50,7 +50,7 @@ def test_where_other_engines_stand_in_the_bounds_are_the_widest() -> None:
     assert facts.law is not None
     assert facts.law.low_factor <= 0.72
     assert facts.law.high_factor >= 1.48
-    assert "none of vllm on ampere GPUs" in assumed.assumptions[0]
+    assert "none of vLLM on Ampere GPUs" in assumed.assumptions[0]
 
 
 def test_context_costs_something_whatever_the_pool_says() -> None:

@@ -71,7 +71,7 @@ def _examine(settings: Settings) -> dict[str, Any]:
             except NotMetricsError as bad:
                 raise ScrapeError("not_metrics", str(bad)) from None
             if reading is None:
-                raise ScrapeError("no_engine_metrics", "the page has no engine series (--disable-log-stats?)")
+                raise ScrapeError("no_engine_metrics", engines.why_none(page.text))
             memories, views = observe(memories, reading, facts.for_reading(reading), policy)
     except ScrapeError as failed:
         error = f"{failed.outcome}: {failed}"

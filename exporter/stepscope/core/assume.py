@@ -214,7 +214,7 @@ def _pooled_law(
     low, high = row.low, row.high
     if not row.series:  # other engines or generations stand in: the widest spread of the pool is the honest one
         low, high = min(low, STAND_IN_LOW), max(high, STAND_IN_HIGH)
-    where = f"{POOLED_ENGINE} on {machine.generation} GPUs"
+    where = f"vLLM on {machine.generation.capitalize()} GPUs"
     said = f"{row.points} public measurements of {where}" if row.points else f"public measurements, none of {where}"
     law = replace(
         default_law(row, machine, model.weights, kv_bytes_per_token),

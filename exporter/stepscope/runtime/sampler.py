@@ -22,7 +22,6 @@ from stepscope.runtime.state import State
 _OUTCOME_INDEX = {name: at for at, name in enumerate(OUTCOMES)}
 # A page with more engines than this is not one pod's; the rest is left out and said so.
 MAX_ENGINES = 128
-_NO_ENGINE_METRICS = "the page has no engine series (is vLLM started with --disable-log-stats?)"
 
 
 @dataclass(slots=True)
@@ -118,7 +117,7 @@ class Sampler:
         self._learning.after(self._memories, reading.at_seconds, own_facts, pipeline.policy.warm_up_seconds)
         self._forget(reading.at_seconds - pipeline.hold_seconds)
         if sum(view.accounts.restarts for view in self._views.values()) > restarts:
-            self._log.info("the engine began a new life (counters fell or the process changed)")
+            self._log.info("the engine began a new life (counters fell, or another process or model answers)")
             pipeline.facts.engine_restarted()
             self._names = None  # another version may spell them otherwise
         # Read last: a reload may have published its config_ok while the engine was being asked.
@@ -159,7 +158,7 @@ def _read(page: RawPage) -> Reading:
     except NotMetricsError as error:
         raise ScrapeError("not_metrics", str(error)) from None
     if reading is None:
-        raise ScrapeError("no_engine_metrics", _NO_ENGINE_METRICS)
+        raise ScrapeError("no_engine_metrics", engines.why_none(page.text))
     return reading
 
 
