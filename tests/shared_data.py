@@ -1,4 +1,4 @@
-"""Finds the optional folder of recorded tapes and published facts beside the repository; tests skip visibly without it."""
+"""Finds the optional folder of recorded tapes and published facts beside the repository; tests skip without it."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sim_helpers import small
 
+from sim_helpers import small
 from stepscope.sim.cohort import Request
 from stepscope.sim.counters import Counters, Histogram
 from stepscope.sim.engine import Engine
