@@ -12,8 +12,8 @@ from typing import Any
 import promql_parser
 import pytest
 import yaml
-from boards_on_disk import FILES, GRAFANA, SOURCE, board, expressions, filled, panels
 
+from boards_on_disk import FILES, GRAFANA, SOURCE, board, expressions, filled, panels
 from shared_data import REPOSITORY
 from stepscope import metrics
 
