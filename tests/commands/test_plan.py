@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 
 from shared_data import shared_path
 from sim_helpers import small
+from stage import ask
 from stepscope import cli
 from stepscope.sim.scenario import SCENARIOS
 from stepscope.sim.server import SimServer
@@ -25,6 +28,8 @@ RTX_4090 = (
     "--bandwidth-efficiency=1", "--decode-efficiency=1", "--prefill-efficiency=0.3", "--context-tokens=8192",
     "--concurrency=1,50,100", "--runtime-overhead-bytes=1.5e9",
 )  # fmt: skip
+
+_RUNNING = re.compile(r"^vllm:num_requests_running\{[^}]*\} 40\.0$", re.MULTILINE)
 
 
 def near(value: float) -> Any:
@@ -270,6 +275,10 @@ def test_beside_a_running_engine_the_plan_starts_from_what_it_does(plan: Any) ->
     with_load.start()
     try:
         with_load.set_faults(throttle=1.5)
+        # Between a sample of the void and one of forty chats nothing is compared.
+        deadline = time.monotonic() + 10.0
+        while _RUNNING.search(ask(with_load.url + "/metrics").text) is None and time.monotonic() < deadline:
+            time.sleep(0.05)
         found = plan(
             f"--engine.url={with_load.url}", "--sample.interval=1s", "--hardware.gpu=H100", "--mix=20x2000",
             "--model.id=Qwen/Qwen3-8B", "--calibration.effective-bandwidth-bytes-per-second=2.01e12",
