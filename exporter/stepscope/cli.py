@@ -19,7 +19,7 @@ from stepscope.stop_signals import end_at_once
 
 COMMANDS = {
     "serve": "Watch one engine and publish measured against predicted step time.",
-    "check": "Scrape the engine once and report what was found, assumed and missing.",
+    "check": "Scrape the engine twice and report what was found, assumed and missing.",
     "fit": "Fit the step law to measured loads and judge it on others.",
     "calibrate": "Measure the step law of an idle engine and write calibration.yaml.",
     "bench": "Put load on an engine and set what it did beside what the step law predicts.",

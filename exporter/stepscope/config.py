@@ -122,6 +122,8 @@ def default_text(setting: Setting[Any]) -> str:
         return setting.default_text
     if setting.metavar == "DURATION":
         return duration_text(setting.default)
+    if isinstance(setting.default, float) and setting.default.is_integer():
+        return str(int(setting.default))
     return str(_plain(setting.default)).lower() if isinstance(setting.default, bool) else str(_plain(setting.default))
 
 

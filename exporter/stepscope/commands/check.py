@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import textwrap
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -124,7 +125,8 @@ def _text(report: dict[str, Any]) -> Iterator[str]:
     if not report["last_error"] and not report["ok"] and not report["assumed"]["missing"]:
         yield "  MISSING     KV capacity: give --kv.capacity-tokens"
     if report["names"]:
-        yield f"  series read {', '.join(name for name in report['names'] if 'bucket' not in name)}"
+        names = ", ".join(name for name in report["names"] if not name.endswith(("_bucket", "_count")))
+        yield from textwrap.wrap(names, 110, initial_indent="  series read ", subsequent_indent=" " * 14)
     yield "a step can be predicted" if report["ok"] else "NO step can be predicted"
 
 
@@ -169,8 +171,8 @@ def _assumed(assumed: dict[str, Any]) -> Iterator[str]:
         per_token = model["kv_bytes_per_token"] or "by block"
         yield f"  model       {model['model']}: {model['kind']}, {model['attention']}; from {model['source']}"
         yield (
-            f"              {model['weight_bytes']} B of weights, {model['step_weight_bytes']} read in a step,"
-            f" {per_token} B of KV per token ({model['kv_dtype']})"
+            f"              {_gigabytes(model['weight_bytes'])} of weights,"
+            f" {_gigabytes(model['step_weight_bytes'])} read in a step, {per_token} B of KV per token ({model['kv_dtype']})"
         )
     else:
         yield "  model       UNKNOWN"
@@ -188,3 +190,8 @@ def _assumed(assumed: dict[str, Any]) -> Iterator[str]:
         )
     if assumed["calibration_mismatch"]:
         yield "  WARNING     the calibration was made for something else (see below)"
+
+
+def _gigabytes(text: str) -> str:
+    """Bytes for reading."""
+    return f"{float(text) / 1e9:,.2f} GB" if text else "unknown"
