@@ -172,7 +172,8 @@ def _assumed(assumed: dict[str, Any]) -> Iterator[str]:
         yield f"  model       {model['model']}: {model['kind']}, {model['attention']}; from {model['source']}"
         yield (
             f"              {_gigabytes(model['weight_bytes'])} of weights,"
-            f" {_gigabytes(model['step_weight_bytes'])} read in a step, {per_token} B of KV per token ({model['kv_dtype']})"
+            f" {_gigabytes(model['step_weight_bytes'])} read in a step,"
+            f" {per_token} B of KV per token ({model['kv_dtype']})"
         )
     else:
         yield "  model       UNKNOWN"
