@@ -190,7 +190,7 @@ def test_a_fault_of_our_own_does_not_stop_the_sampling(watched: Watched, caplog:
 
     before = watched.sample()
     good_facts, watched.pipeline.facts = watched.pipeline.facts, Broken()  # type: ignore[assignment]  # a fault of ours
-    with caplog.at_level(logging.ERROR):
+    with caplog.at_level(logging.ERROR, logger="stepscope.test"):
         assert watched.sample() == before
     assert "ZeroDivisionError: ours" in caplog.text
     watched.pipeline.facts = good_facts
@@ -199,7 +199,7 @@ def test_a_fault_of_our_own_does_not_stop_the_sampling(watched: Watched, caplog:
 
 def test_a_failure_is_logged_once_while_it_lasts(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
     """And so is the recovery."""
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, logger="stepscope.test"):
         for behave in (answer(GOOD), raw(b""), raw(b""), raw(b""), answer(GOOD), answer(GOOD)):
             watched.sample(behave)
     assert caplog.text.count("scrape failed (connection)") == 1
@@ -247,7 +247,7 @@ def test_what_a_reload_publishes_during_a_sample_stands(watched: Watched) -> Non
 def test_more_engines_than_one_pod_has_are_left_out(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
     """And that is said once."""
     many = page(*(minimal(str(n)) for n in range(MAX_ENGINES + 3)))
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, logger="stepscope.test"):
         assert len(watched.sample(answer(many)).engines) == MAX_ENGINES
         watched.sample()
     assert caplog.text.count(f"only the first {MAX_ENGINES} are watched") == 1
