@@ -18,6 +18,7 @@ from stepscope.errors import ConfigError
 
 T = TypeVar("T")
 
+MOST_PARTS = 64
 ENVIRONMENT_PREFIX = "STEPSCOPE_"
 _SHOWN_CHARACTERS = 60  # of a wrong value in a message: one line of a terminal holds the name, the value and the reason
 _MOST_NAMES = 8  # each is a label value of a dozen series
@@ -198,6 +199,18 @@ def shares(value: str) -> Shares:
     if len(pairs) > _MOST_NAMES:
         raise ValueError(f"{quoted(value)} has more than {_MOST_NAMES} names")
     return Shares(tuple(pairs.items()))
+
+
+def many(kind: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
+    """Several values, separated by commas; more than MOST_PARTS make a table that is nobody's to read."""
+
+    def parse(value: str) -> tuple[T, ...]:
+        parts = [part for part in value.split(",") if part]
+        if not parts or len(parts) > MOST_PARTS:
+            raise ValueError(f"{quoted(value)} is not a list of 1 to {MOST_PARTS} values, separated by commas")
+        return tuple(kind(part) for part in parts)
+
+    return parse
 
 
 def optional(kind: Callable[[str], T]) -> Callable[[str], T | None]:

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from stepscope import setting_kinds as kinds
+from stepscope.commands._flags import read_flag
 from stepscope.errors import ConfigError
 from stepscope.runtime.load_crew import Work
 
 MAX_STREAMS = 1024  # threads of one process; each holds a connection
-_MOST_PARTS = 64  # of a list: a table with more rows is nobody's to read
 _PART = re.compile(r"(\d+)x(\d+)")
 _CONCURRENCY, _INPUT_TOKENS, _OUTPUT_TOKENS, _MAX_SECONDS = "1,8,32", "512", 128, 600.0
 _REQUESTS_PER_STREAM = 2  # where --requests is not given: each stream is replaced once
@@ -79,24 +79,18 @@ def read_flags(args: argparse.Namespace) -> Flags:
     """Raises ConfigError naming the flag."""
 
     def read(name: str, kind: Callable[[str], Any], default: Any = None) -> Any:
-        given = getattr(args, name)
-        if given is None:
-            return default
-        try:
-            return kind(given)
-        except ValueError as error:
-            raise ConfigError(f"--{name.replace('_', '-')}: {error}") from None
+        return read_flag(args, name, kind, default)
 
     count = kinds.whole_number(least=1)
-    mix = read("mix", _many(_part), ())
+    mix = read("mix", kinds.many(_part), ())
     for other in ("concurrency", "input_tokens") if mix else ():
         if getattr(args, other) is not None:
             raise ConfigError(f"--mix: goes without --{other.replace('_', '-')}")
     if sum(streams for streams, _ in mix) > MAX_STREAMS:
         raise ConfigError(f"--mix: more than {MAX_STREAMS} streams")
     return Flags(
-        concurrency=read("concurrency", _many(_streams), _many(_streams)(_CONCURRENCY)),
-        input_tokens=read("input_tokens", _many(count), _many(count)(_INPUT_TOKENS)),
+        concurrency=read("concurrency", kinds.many(_streams), kinds.many(_streams)(_CONCURRENCY)),
+        input_tokens=read("input_tokens", kinds.many(count), kinds.many(count)(_INPUT_TOKENS)),
         output_tokens=read("output_tokens", kinds.whole_number(least=2), _OUTPUT_TOKENS),
         requests=read("requests", count),
         mix=mix,
@@ -124,16 +118,6 @@ def rows_of(flags: Flags) -> Iterator[Row]:
             share, more = divmod(total, streams)
             works = [Work(tokens, out, share + (number < more)) for number in range(min(streams, total))]
             yield Row(f"{streams}x{tokens}", tuple(works))
-
-
-def _many(kind: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
-    def parse(value: str) -> tuple[Any, ...]:
-        parts = [part for part in value.split(",") if part]
-        if not parts or len(parts) > _MOST_PARTS:
-            raise ValueError(f"{kinds.quoted(value)} is not a list of 1 to {_MOST_PARTS} values, separated by commas")
-        return tuple(kind(part) for part in parts)
-
-    return parse
 
 
 def _streams(value: str) -> int:

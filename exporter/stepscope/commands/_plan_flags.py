@@ -16,18 +16,7 @@ from stepscope.errors import ConfigError
 UTILIZATION = 0.9  # of the worked example in docs/physics.md; vLLM 0.32.0's own default is 0.92 (config/cache.py)
 CHUNK_TOKENS = 2048.0  # vLLM 0.32.0 below 70 GiB and on A100 (engine/arg_utils.py); 8,192 on H100, 16,384 on B200
 RESERVE = 0.25  # middle of the 20 to 30 % that a plan should keep on the peak
-_MOST_PARTS = 64  # of a list: a plan with more rows is nobody's to read
 _PART = re.compile(r"(?P<requests>[^x]+)x(?P<tokens>[^x]+)")
-
-
-def _many(kind: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
-    def parse(value: str) -> tuple[Any, ...]:
-        parts = [part for part in value.split(",") if part]
-        if not parts or len(parts) > _MOST_PARTS:
-            raise ValueError(f"{kinds.quoted(value)} is not a list of 1 to {_MOST_PARTS} values, separated by commas")
-        return tuple(kind(part) for part in parts)
-
-    return parse
 
 
 def _context_class(value: str) -> ContextClass:
@@ -64,9 +53,10 @@ FLAGS = (
     _Flag("model.params", kinds.number(above=0, most=1e16), "COUNT",
           "parameters that work on one token; 2 bytes each where no weight bytes are known"),
     _Flag("context-tokens", _tokens, "TOKENS", "context of each request while it decodes"),
-    _Flag("mix", _many(_context_class), "NxTOKENS,...",
+    _Flag("mix", kinds.many(_context_class), "NxTOKENS,...",
           "the peak to be served, several kinds of requests: 40x2000,2x100000; instead of --context-tokens"),
-    _Flag("concurrency", _many(_requests), "N,...", "requests at once to tabulate. Default: 1, 2, 4 ... and the mix"),
+    _Flag("concurrency", kinds.many(_requests), "N,...",
+          "requests at once to tabulate. Default: 1, 2, 4 ... and the mix"),
     _Flag("utilization", _share, "RATIO", "share of the GPU memory that the engine may use", UTILIZATION),
     _Flag("runtime-overhead-bytes", kinds.number(least=0), "BYTES",
           "memory per GPU beside weights and KV: activations, CUDA graphs, libraries", 0.0),
@@ -85,12 +75,13 @@ FLAGS = (
     _Flag("reserve", kinds.number(least=0, most=10), "RATIO", "added to the peak before GPUs are counted", RESERVE),
     _Flag("gpu-price-per-hour", _price, "PRICE", "price of one GPU for one hour"),
     _Flag("currency", kinds.text, "NAME", "currency of the price, for the report", ""),
-    _Flag("tokens-per-second", _many(_price), "N,...", "rates of generated tokens to price, beside the planned ones"),
-    _Flag("daily-users", _many(_price), "N,...", "users a day, for the table of peaks; needs --output-tokens"),
+    _Flag("tokens-per-second", kinds.many(_price), "N,...",
+          "rates of generated tokens to price, beside the planned ones"),
+    _Flag("daily-users", kinds.many(_price), "N,...", "users a day, for the table of peaks; needs --output-tokens"),
     _Flag("requests-per-user", _price, "N", "requests of one user in a day", 1.0),
     _Flag("peak-share", _share, "RATIO",
           "share of the day's requests that fall into the peak; 1: all of them, the worst case", 1.0),
-    _Flag("peak-duration", _many(kinds.duration(least=1.0, most=86400.0)), "DURATION,...", "lengths of the peak",
+    _Flag("peak-duration", kinds.many(kinds.duration(least=1.0, most=86400.0)), "DURATION,...", "lengths of the peak",
           (3600.0, 4 * 3600.0, 8 * 3600.0)),
 )
 # fmt: on

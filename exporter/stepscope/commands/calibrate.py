@@ -18,6 +18,7 @@ from stepscope import __version__, config
 from stepscope import setting_kinds as kinds
 from stepscope.commands import _load
 from stepscope.commands._calibrate_report import document, point_rows, text
+from stepscope.commands._flags import read_flag
 from stepscope.config import Settings
 from stepscope.core.calibrate import Measured, advice, bandwidths, calibration_of, spread
 from stepscope.core.defaults import default_prior, find_row
@@ -264,13 +265,7 @@ def _fit(engine: _load.Opened, measured: Sequence[Measured]) -> tuple[Fit, bool]
 
 def _flags(args: argparse.Namespace) -> _Flags:
     def read(name: str, kind: Callable[[str], Any], default: Any = None) -> Any:
-        given = getattr(args, name)
-        if given is None:
-            return default
-        try:
-            return kind(given)
-        except ValueError as error:
-            raise ConfigError(f"--{name.replace('_', '-')}: {error}") from None
+        return read_flag(args, name, kind, default)
 
     output = read("output", kinds.path)
     if not output.parent.is_dir():
