@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from datetime import datetime, timedelta, tzinfo
 from typing import Any
 
 import pytest
 
 from stepscope.runtime.schedule import Schedule
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
+from waiting import eventually
 
 
 def test_the_first_run_is_at_once() -> None:
@@ -48,7 +39,7 @@ def test_a_job_that_outlives_its_interval_never_runs_twice_at_once() -> None:
     schedule = Schedule(job, 0.05)
     schedule.start()
     try:
-        assert wait_for(lambda: runs >= 3)
+        assert eventually(lambda: runs >= 3)
     finally:
         schedule.stop()
     assert most == 1
@@ -66,7 +57,7 @@ def test_a_job_that_raises_is_run_again() -> None:
     schedule = Schedule(job, 0.05)
     schedule.start()
     try:
-        assert wait_for(lambda: len(runs) >= 3)
+        assert eventually(lambda: len(runs) >= 3)
     finally:
         schedule.stop()
 
@@ -77,9 +68,9 @@ def test_the_interval_can_be_changed_while_it_runs() -> None:
     schedule = Schedule(lambda: runs.append(time.monotonic()), 300.0)
     schedule.start()
     try:
-        assert wait_for(lambda: len(runs) == 1)
+        assert eventually(lambda: len(runs) == 1)
         schedule.every(0.05)
-        assert wait_for(lambda: len(runs) >= 4)
+        assert eventually(lambda: len(runs) >= 4)
         schedule.every(0.05)
     finally:
         schedule.stop()
@@ -103,7 +94,7 @@ def test_a_wall_clock_that_is_set_stops_nothing(monkeypatch: pytest.MonkeyPatch)
         for shift in (timedelta(hours=-1), timedelta(minutes=20), timedelta(days=-9)):
             shifts.append(shift)
             before = len(runs)
-            assert wait_for(lambda before=before: len(runs) >= before + 3)  # type: ignore[misc]  # binds the loop's value
+            assert eventually(lambda before=before: len(runs) >= before + 3)  # type: ignore[misc]  # binds the loop's value
     finally:
         schedule.stop()
 
@@ -116,7 +107,7 @@ def test_no_thread_is_left() -> None:
     schedule.start()
     schedule.stop()
     schedule.stop()
-    assert wait_for(lambda: set(threading.enumerate()) <= before)
+    assert eventually(lambda: set(threading.enumerate()) <= before)
 
 
 def test_stopping_waits_for_the_run_in_progress() -> None:

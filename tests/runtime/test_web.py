@@ -6,7 +6,6 @@ import socket
 import statistics
 import threading
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from stepscope.errors import ConfigError
 from stepscope.runtime.web import Limits, Request, Response, WebServer
 from stepscope.runtime.webconfig import WebConfig
+from waiting import eventually
 from web_helpers import LOG, PAGE, ROUTES, Client, serving, text
 
 QUICK = Limits(request_seconds=0.4, write_seconds=0.4, idle_seconds=0.8, linger_seconds=0.3)
@@ -22,15 +22,6 @@ OK_STATUS = 200
 
 def web_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("stepscope-web")]
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 3.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 def test_idle_and_trickling_clients_do_not_keep_a_scrape_out() -> None:
