@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from live.calibration import Calibrated, calibrate
 from live.drive import Record, drive
 from live.engine import Engine, Pool, running_engine
 from live.machine import hardware_flags
@@ -48,6 +49,12 @@ def run(engine: Engine, hardware: list[str], request: pytest.FixtureRequest) -> 
     found = truths(record, pool)
     request.config.stash[_TABLE] = table(record, found, pool)
     return Run(record, found, pool)
+
+
+@pytest.fixture(scope="session")
+def calibrated(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Calibrated:
+    """The engine's calibration, measured once: five minutes."""
+    return calibrate(engine, tmp_path_factory.mktemp("calibrate") / "calibration.yaml")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
