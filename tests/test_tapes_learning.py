@@ -82,7 +82,7 @@ def judged_errors(law: StepLaw, name: str) -> list[float]:
     for w in windows(name):
         total = prefill = 0.0
         for pair, tokens in w.rows:
-            step = predict(law, Load(pair.sequences or 0.0, tokens, pair.prefill_tokens_per_step))
+            step = predict(law, Load(pair.sequences or 0.0, tokens, pair.prefill_seen_tokens_per_step))
             assert step is not None
             total += step.itl_seconds * pair.observations
             prefill += step.prefill_seconds * pair.observations

@@ -160,3 +160,22 @@ def test_what_requests_share_is_told_and_near_the_truth() -> None:
     middle = sorted(view.shared_prefix_tokens or 0.0 for view in views)[len(views) // 2]
     assert middle == pytest.approx(59 * 7000, rel=0.15)
     assert {view.state for view in views} <= {"too_few_observations", "prefilling"}
+
+
+LONE = Group("reader", count=1, prompt_tokens=8000, output_tokens=100, think_seconds=3.0, spread=0.3)
+
+
+def test_a_lone_user_s_prompts_slow_nobody() -> None:
+    """Half of the engine's busy time is prompts, but nobody decodes meanwhile: no interference, and no drift."""
+    views = watched(steady(LONE), promise=None)
+    drifts = [view.drift_ratio for view in views if view.drift_ratio is not None]
+    assert len(drifts) > 30
+    assert max(map(abs, drifts)) < 0.15
+    assert not any(view.prefill_interference_ratio for view in views)
+    assert set(causes(views)) <= {"none", None}
+
+
+def test_a_throttled_engine_of_a_lone_user_is_unexplained() -> None:
+    """His prompts must not explain it away."""
+    told = causes(watched(steady(LONE), promise=None, throttled=True))
+    assert told["unexplained"] > 0.9 * sum(count for cause, count in told.items() if cause is not None)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prompt_server import PromptServer
-from stepscope.core.prefill import PrefillLedger, advance
+from stepscope.core.prefill import PrefillLedger, advance, seen_share
 from stepscope.core.sample import EngineSample
 
 BLOCK = 16.0
@@ -254,3 +254,32 @@ def test_without_usage_an_open_prompt_cannot_be_accounted() -> None:
         block_tokens=16.0,
     )
     assert (placed.computed_tokens, placed.accounted, placed.ledger.open_tokens) == (100, False, 390)
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.floats(0.001, 1.0)), min_size=1, max_size=30))
+def test_no_gap_holds_more_of_a_chunk_than_its_seen_share(chunks: list[tuple[int, float]]) -> None:
+    """Steps of (requests running, seconds of a chunk of one of them); the others decode, and do so alone in between."""
+    most = max(running for running, _ in chunks)
+    steps = [(running - 1, seconds) for running, seconds in chunks] + [(running, 0.0) for running, _ in chunks]
+    gaps = sum(decoding for decoding, _ in steps)
+    if gaps:
+        felt = sum(decoding * seconds for decoding, seconds in steps) / gaps
+        per_step = sum(seconds for _, seconds in steps) / len(steps)
+        assert min(felt, per_step) <= seen_share(gaps / len(steps), most) * per_step * (1.0 + 1e-9)
+
+
+@pytest.mark.parametrize("users", [1, 2, 8, 16])
+def test_users_who_ask_again_at_once_feel_the_prompts_of_the_others(users: int) -> None:
+    """A tenth of the steps carries a prompt of one of them: what the gaps hold is exactly what the share says."""
+    steps = [(users - 1, 0.05)] + [(users, 0.0)] * 9
+    gaps = sum(decoding for decoding, _ in steps)
+    felt = sum(decoding * seconds for decoding, seconds in steps) / gaps
+    assert felt == pytest.approx(seen_share(gaps / len(steps), users) * 0.05 / len(steps))
+
+
+def test_somebody_whom_no_sample_caught_is_still_counted() -> None:
+    """Eight decode in every step although prompts are computed: there are nine, whatever the gauges showed."""
+    assert seen_share(8.0, 8.0) == 1.0
+    assert seen_share(7.9, 8.0) == pytest.approx(7.0 / 7.9)
+    assert (seen_share(0.95, 1.0), seen_share(0.95, 0.0)) == (0.0, 0.0)
+    assert seen_share(0.0, 0.0) == 1.0  # nothing is known

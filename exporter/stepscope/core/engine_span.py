@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from stepscope.core.estimate import Facts, kv_state
+from stepscope.core.prefill import seen_share
 from stepscope.core.sample import EngineSample, Reading
 from stepscope.core.window import batch, has_moved, increase, is_reset, observed
 
@@ -25,7 +26,7 @@ class EngineSpan:
     sequences: float | None
     tokens_in_flight: float | None
     kv_bytes_per_token: float | None
-    prefill_tokens_per_step: float | None
+    prefill_tokens_per_step: float | None  # as the gaps of decoding requests saw it, see prefill.seen_share
     tokens_per_step: float  # emitted per sequence and step; 1 unless speculative
     generation_tokens: float
     prompt_tokens: float  # computed, cache hits not counted
@@ -40,8 +41,13 @@ def engine_span(readings: Sequence[Reading], facts: Facts, start: float, end: fl
     inside = [reading for reading in readings if start <= reading.at_seconds <= end]
     if len(inside) < 2:
         return None
-    sums = dict.fromkeys(("n", "s", "steps", "prompt", "hits", "tokens", "preempted", "drafts", "accepted"), 0.0)
+    sums = dict.fromkeys(
+        ("n", "s", "steps", "prompt", "seen", "hits", "tokens", "preempted", "drafts", "accepted"), 0.0
+    )
     sequences, in_flight, per_token = _Mean(), _Mean(), _Mean()
+    most: dict[str, float] = {}
+    for sample in (sample for reading in inside for sample in reading.engines):
+        most[sample.engine] = max(most.get(sample.engine, 0.0), sample.requests_running or 0.0)
     for before, after in pairwise(inside):
         known = {sample.engine: sample for sample in before.engines}
         for sample in after.engines:
@@ -53,7 +59,9 @@ def engine_span(readings: Sequence[Reading], facts: Facts, start: float, end: fl
             sums["n"] += count
             sums["s"] += total
             sums["steps"] += steps or 0.0
-            sums["prompt"] += increase(first.prompt_tokens_computed, sample.prompt_tokens_computed)
+            computed = increase(first.prompt_tokens_computed, sample.prompt_tokens_computed)
+            sums["prompt"] += computed
+            sums["seen"] += computed * seen_share(n or 0.0, most[sample.engine])
             sums["hits"] += increase(first.prefix_hits, sample.prefix_hits)
             sums["tokens"] += increase(first.generation_tokens, sample.generation_tokens)
             sums["preempted"] += increase(first.preemptions, sample.preemptions)
@@ -73,7 +81,7 @@ def engine_span(readings: Sequence[Reading], facts: Facts, start: float, end: fl
         sequences=sequences.value,
         tokens_in_flight=in_flight.value,
         kv_bytes_per_token=per_token.value,
-        prefill_tokens_per_step=sums["prompt"] / sums["steps"] if sums["steps"] > 0.0 else None,
+        prefill_tokens_per_step=sums["seen"] / sums["steps"] if sums["steps"] > 0.0 else None,
         tokens_per_step=1.0 + sums["accepted"] / sums["drafts"] if sums["drafts"] > 0.0 else 1.0,
         generation_tokens=sums["tokens"],
         prompt_tokens=sums["prompt"],

@@ -105,7 +105,7 @@ def load_of_pair(pair: Pair, kv: KvState, facts: Facts) -> Load | None:
     return Load(
         sequences=pair.sequences,
         tokens_in_flight=kv.load_tokens or 0.0,
-        prefill_tokens_per_step=pair.prefill_tokens_per_step,
+        prefill_tokens_per_step=pair.prefill_seen_tokens_per_step,
         positions_per_sequence=pair.positions_per_sequence,
         kv_bytes=kv.kv_bytes,
         read_bytes=read_bytes,

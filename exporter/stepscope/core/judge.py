@@ -173,7 +173,7 @@ def _prefill_cost_is_missing(now: Window, facts: Facts) -> bool:
     return (
         facts.law is not None
         and facts.law.prefill_cost_seconds_per_token is None
-        and (now.prefill_tokens_per_step or 0.0) > 0.0
+        and now.prefill_seen_tokens_per_step > 0.0
     )
 
 
@@ -184,7 +184,7 @@ def _in_range(now: Window, load: Load | None, facts: Facts) -> bool:
         load,
         sequences=load.sequences / RANGE_SLACK,
         tokens_in_flight=load.tokens_in_flight / RANGE_SLACK,
-        prefill_tokens_per_step=(now.prefill_tokens_per_step or 0.0) / RANGE_SLACK,
+        prefill_tokens_per_step=now.prefill_seen_tokens_per_step / RANGE_SLACK,
     )
     return facts.law.valid_range.covers(within)
 

@@ -36,7 +36,7 @@ class Bin:
     itl_sum_seconds: float
     weighted_sequences: float
     weighted_tokens: float
-    prefill_tokens: float
+    prefill_tokens: float  # as decoding requests saw them
     steps: float
 
     @property
@@ -89,7 +89,8 @@ def extended(episode: Episode | None, pair: Pair, kv: KvState) -> Episode | None
     if kv.load_tokens is None or pair.sequences is None or not pair.steps:
         return None
     n = pair.observations
-    load = Bin(1.0, n, pair.itl_sum_seconds, n * pair.sequences, n * kv.load_tokens, pair.prefill_tokens, pair.steps)
+    seen = pair.prefill_seen * pair.prefill_tokens
+    load = Bin(1.0, n, pair.itl_sum_seconds, n * pair.sequences, n * kv.load_tokens, seen, pair.steps)
     if episode is None or episode.end_seconds != pair.start_seconds:
         return Episode(pair.start_seconds, pair.end_seconds, load)
     return Episode(episode.start_seconds, pair.end_seconds, replace(_sum(episode.load, load, 1.0), episodes=1.0))

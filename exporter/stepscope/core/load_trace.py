@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
+from stepscope.core.prefill import seen_share
 from stepscope.core.score import quantile
 
 
@@ -62,6 +63,7 @@ class ClientSpan:
     tokens_in_flight: float
     prompt_tokens: float  # of the prompts that ended in the window
     prompts: int
+    at_once_most: float = float("inf")  # requests under way at the same time
 
     @property
     def steps(self) -> float:
@@ -70,8 +72,8 @@ class ClientSpan:
 
     @property
     def prefill_tokens_per_step(self) -> float:
-        """Prompt tokens per step."""
-        return self.prompt_tokens / self.steps
+        """Prompt tokens per step, as the gaps of decoding requests saw them."""
+        return seen_share(self.sequences, self.at_once_most) * self.prompt_tokens / self.steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,7 @@ def client_span(traces: Sequence[Trace], start: float, end: float) -> ClientSpan
         tokens_in_flight=context / busy,
         prompt_tokens=prompt_tokens,
         prompts=prompts,
+        at_once_most=_most_at_once([(max(t.sent_seconds, start), min(t.ended_seconds, end)) for t in traces]),
     )
 
 
@@ -149,3 +152,11 @@ def _union(intervals: Sequence[tuple[float, float]]) -> Iterator[tuple[float, fl
             stop = max(stop, next_stop)
     if stop > begin:
         yield begin, stop
+
+
+def _most_at_once(intervals: Sequence[tuple[float, float]]) -> float:
+    """The largest number of intervals that hold one moment; one that begins where another ends does not meet it."""
+    changes = sorted(
+        (at, change) for begin, stop in intervals if stop > begin for at, change in ((begin, 1), (stop, -1))
+    )
+    return float(max(accumulate(change for _, change in changes), default=0))

@@ -107,6 +107,7 @@ def _difference(memory: Memory | None, sample: EngineSample, reading: Reading, f
         positions_per_sequence=1.0 + drafted / drafts if drafts > 0.0 else 1.0,
         gauges_moved=still < _FROZEN_SAMPLES,
         holds_waits=requeued and not _gaps_are_steps(observations, itl_sum, steps, seconds, reading),
+        prefill_seen=_seen(memory, sample, sequences),
     )
     if facts.law is not None and observations > 0.0:
         load = load_of_pair(pair, kv, facts)
@@ -156,6 +157,12 @@ def _difference(memory: Memory | None, sample: EngineSample, reading: Reading, f
         accounts=memory.accounts,
     )
     return Step(advanced, kv, pair, has_pair_time=usable)
+
+
+def _seen(memory: Memory, sample: EngineSample, sequences: float | None) -> float:
+    """Share of the pair's prompt tokens that decoding requests can have felt, from the window's running gauges."""
+    samples = (memory.sample, sample, *(pair.first for pair in memory.pairs))
+    return prefill.seen_share(sequences or 0.0, max(s.requests_running or 0.0 for s in samples))
 
 
 def _gaps_are_steps(observations: float, itl_sum: float, steps: float | None, seconds: float, reading: Reading) -> bool:

@@ -11,6 +11,7 @@ prompt is what the engine books in the end, to within the rounding of KV blocks.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from stepscope.core.sample import EngineSample
@@ -96,6 +97,21 @@ def advance(
     return PrefillStep(
         PrefillLedger(offset, open_tokens, computed_open, settled_tokens), computed, accounted=not aborted
     )
+
+
+def seen_share(sequences: float, running_most: float) -> float:
+    """Share of the prompt tokens of a stretch of steps that can have made the gaps of decoding requests longer, 0..1.
+
+    A request does not decode while its own prompt is computed: with at most R requests running, a step with a prompt
+    chunk has at most R - 1 decoding ones, of n on the mean. Of chunks that take q_i seconds the mean gap then contains
+    sum(n_i q_i) / N, at most (R - 1) / n of the sum(q_i) / K that tokens per step stand for. A lone request: nothing.
+    """
+    if sequences <= 0.0:
+        return 1.0
+    # n is below R in a step with a chunk and at most R in the others: where prompts were computed, R is above n, even
+    # if no sample caught the request whose prompt it was.
+    most = max(running_most, math.floor(sequences) + 1.0)
+    return min(1.0, max(0.0, most - 1.0) / sequences)
 
 
 def _nobody_in_prefill(sample: EngineSample, steps: float | None, sequences: float | None) -> bool:

@@ -34,7 +34,7 @@ def holds_long_prompt(pair: Pair, open_tokens_before: float, prefill_cost_second
     Seconds by the law's own price; infinitely many open tokens (prefix caching off) say nothing of a length.
     """
     longest = max((t for t in (open_tokens_before, pair.open_prompt_tokens) if t != float("inf")), default=0.0)
-    return longest * (prefill_cost_seconds_per_token or 0.0) > PREFILL_SHARE_LIMIT * pair.seconds
+    return pair.prefill_seen * longest * (prefill_cost_seconds_per_token or 0.0) > PREFILL_SHARE_LIMIT * pair.seconds
 
 
 def _tokens_swung(predicted: StepTime, before: float | None, after: float | None) -> bool:

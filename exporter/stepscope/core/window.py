@@ -52,6 +52,7 @@ class Pair:
     holds_long_prompt: bool = False  # a prompt that fills a large part of the pair is open at one of its ends
     shared_tokens: float = 0.0  # cached prefixes that several requests may read, beyond the tokens in flight
     holds_waits: bool = False  # gaps of preempted requests, which hold their time in the queue
+    prefill_seen: float = 1.0  # share of the prompt tokens that can have slowed decoding requests, see prefill.py
 
     @property
     def seconds(self) -> float:
@@ -73,6 +74,11 @@ class Pair:
     def prefill_tokens_per_step(self) -> float:
         """Computed prompt tokens per engine step; 0 where there were no steps."""
         return self.prefill_tokens / self.steps if self.steps else 0.0
+
+    @property
+    def prefill_seen_tokens_per_step(self) -> float:
+        """The same as the gaps of decoding requests saw it: what a prediction of the mean gap needs."""
+        return self.prefill_seen * self.prefill_tokens_per_step
 
 
 def is_reset(first: EngineSample, last: EngineSample) -> bool:
@@ -162,6 +168,7 @@ class Window:
     compared_sum_seconds: float
     sequences: float | None
     prefill_tokens_per_step: float | None
+    prefill_seen_tokens_per_step: float  # as the gaps of decoding requests saw it
     prefill_accounted: bool
     prefill_dominated_sum_seconds: float  # part of the ITL sum from pairs that are mostly prompt chunks
     preemptions: float
@@ -180,7 +187,7 @@ def gather(pairs: tuple[Pair, ...]) -> Window:
     """Sum up the pairs of a window (possibly none)."""
     observations = total = compared = compared_sum = explained = explained_sum = seconds = 0.0
     sequence_steps = steps = prefill = preemptions = drafts = accepted = ttft_sum = ttft_count = 0.0
-    dominated = 0.0
+    dominated = seen = 0.0
     accounted = True
     weights: list[tuple[float, StepTime]] = []
     decoding: list[tuple[float, StepTime]] = []
@@ -190,6 +197,7 @@ def gather(pairs: tuple[Pair, ...]) -> Window:
         total += pair.itl_sum_seconds
         first, last = pair.first, pair.last
         prefill += pair.prefill_tokens
+        seen += pair.prefill_seen * pair.prefill_tokens
         if pair.steps:
             steps += pair.steps
             sequence_steps += (pair.sequences or 0.0) * pair.steps
@@ -224,6 +232,7 @@ def gather(pairs: tuple[Pair, ...]) -> Window:
         compared_sum_seconds=compared_sum,
         sequences=sequence_steps / steps if steps > 0 and observations > 0 else None,
         prefill_tokens_per_step=prefill / steps if steps > 0 else None,
+        prefill_seen_tokens_per_step=seen / steps if steps > 0 else 0.0,
         prefill_accounted=accounted,
         prefill_dominated_sum_seconds=dominated,
         preemptions=preemptions,
