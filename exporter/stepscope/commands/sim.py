@@ -14,43 +14,61 @@ from stepscope.sim.presets import GPUS, MODELS
 from stepscope.sim.scenario import SCENARIOS
 from stepscope.sim.server import SimServer
 
-HELP = "run a simulated vLLM server (no GPU), with load and faults on demand"
+HELP = "Run a simulated vLLM server, with load and faults on demand. Needs no GPU."
 POLL_SECONDS = 0.2  # how often phase and limits are looked at
+_LOADS = (*SCENARIOS, "none")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of the command."""
     add = parser.add_argument
-    add("--listen-address", default="127.0.0.1:8000", metavar="HOST:PORT", help="default: %(default)s; port 0: any")
-    add("--model", default="qwen3-8b", help=f"one of {', '.join(MODELS)}; default: %(default)s")
-    add("--gpu", default="H100-SXM", help=f"one of {', '.join(GPUS)}; default: %(default)s")
-    add("--physics", default="well-behaved", choices=PHYSICS, help="step-time law; default: %(default)s")
-    add("--scenario", default="demo", choices=(*SCENARIOS, "none"), help="built-in load; default: %(default)s")
-    add("--seed", type=int, default=1, help="of every random draw; default: %(default)s")
-    add("--tensor-parallel", type=int, default=1, metavar="N", help="GPUs per engine; default: %(default)s")
-    add("--data-parallel", type=int, default=1, metavar="N", help="engines on one page; default: %(default)s")
-    add("--speculative", metavar="K:P", help="K drafted tokens a step, each accepted with probability P")
-    add("--max-num-seqs", type=int, default=256, metavar="N", help="default: %(default)s")
+    add(
+        "--listen-address",
+        default="127.0.0.1:8000",
+        metavar="HOST:PORT",
+        help="Address to serve on; port 0: any. Default: %(default)s.",
+    )
+    add("--model", default="qwen3-8b", help=f"One of {', '.join(MODELS)}. Default: %(default)s.")
+    add("--gpu", default="H100-SXM", help=f"One of {', '.join(GPUS)}. Default: %(default)s.")
+    add(
+        "--physics",
+        default="well-behaved",
+        choices=PHYSICS,
+        metavar="NAME",
+        help=f"Step-time law: {', '.join(PHYSICS)}. Default: %(default)s.",
+    )
+    add(
+        "--scenario",
+        default="demo",
+        choices=_LOADS,
+        metavar="NAME",
+        help=f"Built-in load: {', '.join(_LOADS)}. Default: %(default)s.",
+    )
+    add("--seed", type=int, default=1, metavar="N", help="Seed of every random draw. Default: %(default)s.")
+    add("--tensor-parallel", type=int, default=1, metavar="N", help="GPUs per engine. Default: %(default)s.")
+    add("--data-parallel", type=int, default=1, metavar="N", help="Engines on one page. Default: %(default)s.")
+    add("--speculative", metavar="K:P", help="Draft K tokens a step, each accepted with probability P.")
+    add("--max-num-seqs", type=int, default=256, metavar="N", help="Most requests at once. Default: %(default)s.")
     add(
         "--max-num-batched-tokens",
         type=int,
         default=2048,
         metavar="N",
-        help="token budget of a step; default: %(default)s",
+        help="Most tokens in a step, prompt chunks included. Default: %(default)s.",
     )
-    add("--weight-bytes", type=float, metavar="BYTES", help="replaces the model's")
-    add("--kv-bytes-per-token", type=float, metavar="BYTES", help="replaces the model's")
-    add("--num-gpu-blocks", type=int, metavar="N", help="KV blocks per engine; default: what fits in GPU memory")
-    add("--mfu-metrics", action="store_true", help="let the estimated FLOPs and bytes move")
+    add("--weight-bytes", type=float, metavar="BYTES", help="Replace the model's own.")
+    add("--kv-bytes-per-token", type=float, metavar="BYTES", help="Replace the model's own.")
+    add("--num-gpu-blocks", type=int, metavar="N", help="KV blocks per engine. Default: what fits in GPU memory.")
+    add("--mfu-metrics", action="store_true", help="Let the estimated FLOPs and bytes move.")
     add(
         "--fault",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="from the start on: throttle, noisy_neighbour (factors), frozen_gauges, hang (true), lost_blocks (share), "
-        "sleep (level); at run time POST them as JSON to /sim/faults, restart (seconds down) too",
+        help="Fault from the start on: throttle, noisy_neighbour (factors), frozen_gauges, hang (true), lost_blocks "
+        "(share), sleep (level). At run time POST them as JSON to /sim/faults, restart (seconds down) too.",
     )
-    add("--max-seconds", type=float, metavar="S", help="end by itself after so long")
+    add("--max-seconds", type=float, metavar="S", help="End by itself after so long. Default: never.")
 
 
 def run(args: argparse.Namespace) -> int:
