@@ -13,6 +13,7 @@ from accuracy_charts import error_by_batch, predicted_against_measured
 from accuracy_data import ABSENT, DENSE, GROUPS, MOE, REPOSITORY, Series, load, shared_folder
 from accuracy_methods import (
     Judged,
+    Unseen,
     batch_only,
     crossed,
     datasheet,
@@ -32,10 +33,11 @@ from stepscope.core.score import score
 
 IMAGES = REPOSITORY / "docs" / "images"
 CAP = 0.2  # an error counts as this at most in the table of terms, so that one wild point does not decide
+PASSES = "wide_batch_seconds"
 EXTRA_TERMS = {
     "kv_context_cost_seconds_per_byte_token": "context cost of the KV cache",
     "batch_growth_seconds": "log2(1 + n)",
-    "wide_batch_seconds": "passes beyond 256 tokens",
+    PASSES: "passes beyond 256 tokens",
     "prefill_growth_seconds_per_token": "growth of prefill, P^(4/3)",
     "prompt_cost_seconds": "cost per prompt",
     "prompt_growth_seconds": "log2(1 + 8 r) of prompts per step",
@@ -125,17 +127,17 @@ def beside(cached: Cached, ours: dict[str, list[Judged]]) -> str:
     return rows(("group", "points both cover", f"aiconfigurator {cached.version}", "ours, uncalibrated"), lines)
 
 
-def worth_of_terms(everything: Sequence[Series], unseen: dict[str, tuple[float, ...]]) -> str:
+def worth_of_terms(everything: Sequence[Series], unseen: Unseen) -> str:
     """Cross-validated error with each extra term left out."""
 
-    def capped(without: str | None) -> list[float]:
-        found = by_file(everything, lambda one: crossed(one, unseen, without, turns=1))
+    def capped(*without: str, roof: bool = True) -> list[float]:
+        found = by_file(everything, lambda one: crossed(one, unseen, without, turns=1, roof=roof))
         return [sum(min(abs(o.error), CAP) for o in judged) / len(judged) for judged in found.values()]
 
-    whole = capped(None)
-    lines = [["all terms", *(f"{100 * value:.2f}" for value in whole)]]
-    for term, name in EXTRA_TERMS.items():
-        lines.append([f"without {name}", *(f"{100 * value:.2f}" for value in capped(term))])
+    found = {"all terms": capped(), "without compute roof": capped(roof=False)}
+    found["without compute roof and passes"] = capped(PASSES, roof=False)
+    found |= {f"without {name}": capped(term) for term, name in EXTRA_TERMS.items()}
+    lines = [[name, *(f"{100 * value:.2f}" for value in values)] for name, values in found.items()]
     return rows(("mean error, %, each capped at 20 %", *GROUPS.values()), lines)
 
 
@@ -150,7 +152,7 @@ def mpt(shared: Path, pooled: Pooled) -> str:
             batch, start, end = cell["batch_or_concurrency"], cell["input_len"], cell["output_len"]
             seconds = batch / cell["value"] / end
             points[batch] = Point(batch, batch * (start + end / 2), batch * start / end, seconds, 2 * 6.649e9, 524288.0)
-    law = fit([points[MPT_BATCH]], default_prior(pooled, machine)).law
+    law = fit([points[MPT_BATCH]], default_prior(pooled, machine), compute=machine.compute).law
     lines = [
         [f"{n}", f"{1e3 * p.itl_seconds:.1f}", f"{100 * relative_error(law, p):+.1f} %"] for n, p in points.items()
     ]
@@ -164,8 +166,8 @@ def main() -> int:
         sys.stdout.write(ABSENT)
         return 0
     everything = load(shared)
-    unseen = left_out(everything)
-    defaults = table(everything, unseen)
+    unseen, kinds = left_out(everything)
+    defaults = table(everything, unseen, kinds)
     TABLE.write_text(table_text(defaults), encoding="utf-8")
     plain = {
         "data sheet x 0.6": by_file(everything, datasheet),

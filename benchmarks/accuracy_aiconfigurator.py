@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from accuracy_data import REPOSITORY
+from accuracy_data import REPOSITORY, felt_tokens
 from accuracy_methods import Judged
 
 from stepscope.core.law_terms import Point
@@ -17,6 +17,7 @@ from stepscope.errors import FactError
 
 CACHED = REPOSITORY / "benchmarks" / "aiconfigurator.json"
 
+CLOSED_LOOPS_NAME = "silicon:"  # how series of accuracy_data.CLOSED_LOOPS are called
 Load = tuple[str, float, float, float]  # series, sequences, tokens in flight, prefill tokens per step
 
 
@@ -30,7 +31,8 @@ class Cached:
 
     def judge(self, judged: Sequence[Judged]) -> tuple[list[Judged], list[Judged]]:
         """Of points that were judged already those it covers too: its own errors, and the given ones, in one order."""
-        both = [(one, self.seconds[load]) for one in judged if (load := load_of(one)) in self.seconds]
+        found = {load_as_point(load): seconds for load, seconds in self.seconds.items()}
+        both = [(one, found[load]) for one in judged if (load := load_of(one)) in found]
         theirs = [Judged(one.series, one.point, seconds / one.point.itl_seconds - 1.0) for one, seconds in both]
         return theirs, [one for one, _ in both]
 
@@ -39,6 +41,12 @@ def load_of(judged: Judged) -> Load:
     """What a prediction is found by."""
     point: Point = judged.point
     return judged.series.name, point.sequences, point.tokens_in_flight, point.prefill_tokens_per_step
+
+
+def load_as_point(load: Load) -> Load:
+    """The load of a measured row as its point has it: of closed loops with the others' prompt tokens alone."""
+    name, sequences, tokens, prefill = load
+    return name, sequences, tokens, felt_tokens(sequences, prefill) if name.startswith(CLOSED_LOOPS_NAME) else prefill
 
 
 def read_cached(path: Path = CACHED) -> Cached:

@@ -10,7 +10,7 @@ from accuracy_data import Series, five_points
 from accuracy_pool import pooled_errors
 
 from stepscope.core.crossval import cross_validate, folds
-from stepscope.core.defaults import default_prior, row_of
+from stepscope.core.defaults import Pooled, default_prior
 from stepscope.core.fit import Prior, fit, relative_error
 from stepscope.core.law_terms import TERMS, Point
 from stepscope.core.nnls import nonnegative_least_squares
@@ -29,7 +29,7 @@ class Judged:
     error: float
 
 
-Unseen = dict[str, tuple[float, ...]]  # pooled coefficients without the series and its copies, by series
+Unseen = dict[str, Pooled]  # what is pooled without the series and its copies, by series
 
 
 def read_bytes(point: Point) -> float:
@@ -76,21 +76,22 @@ four_terms = least_squares(lambda p: (1.0, p.sequences, read_bytes(p), p.prefill
 
 def prior_without(series: Series, unseen: Unseen) -> Prior:
     """The data sheet's prior from a pool that never saw the series."""
-    return default_prior(row_of(unseen[series.name]), series.machine)
+    return default_prior(unseen[series.name], series.machine)
 
 
 def from_five(series: Series, unseen: Unseen) -> list[Judged]:
     """Ours, fitted to five points as a calibration would measure them, judged on the others."""
     chosen = five_points(series.points)
-    law = fit(chosen, prior_without(series, unseen)).law
+    law = fit(chosen, prior_without(series, unseen), compute=series.machine.compute).law
     return [Judged(series, p, relative_error(law, p)) for p in series.points if p not in chosen]
 
 
-def crossed(series: Series, unseen: Unseen, without: str | None = None, turns: int = TURNS) -> list[Judged]:
-    """Ours, cross-validated; `without` holds one term at 0, to see what it is worth."""
+def crossed(
+    series: Series, unseen: Unseen, without: tuple[str, ...] = (), turns: int = TURNS, *, roof: bool = True
+) -> list[Judged]:
+    """Ours, cross-validated; `without` holds terms at 0, to see what they are worth."""
     prior = prior_without(series, unseen)
-    if without is not None:
-        term = TERMS.index(without)
+    for term in map(TERMS.index, without):
         prior = replace(
             prior,
             mean=_put(prior.mean, term, 0.0),
@@ -99,7 +100,9 @@ def crossed(series: Series, unseen: Unseen, without: str | None = None, turns: i
         )
     found = []
     for turn in range(turns):
-        errors = cross_validate(series.points, FOLDS, prior, turn=turn)
+        errors = cross_validate(
+            series.points, FOLDS, prior, turn=turn, compute=series.machine.compute if roof else None
+        )
         found += [Judged(series, p, error) for p, error in zip(series.points, errors, strict=True)]
     return found
 

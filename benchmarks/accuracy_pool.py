@@ -5,12 +5,23 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from operator import mul
 
 from accuracy_data import ABSENT, REPOSITORY, Series, load, shared_folder
+from accuracy_scatter import scatters
 
-from stepscope.core.defaults import ANY, COEFFICIENTS, LEAST_READS, Machine, Pooled, prices_of, row_of
+from stepscope.core.defaults import (
+    ANY,
+    COEFFICIENTS,
+    LEAST_READS,
+    Machine,
+    Pooled,
+    Scatter,
+    coefficients,
+    prices_of,
+    row_of,
+)
 from stepscope.core.law_terms import Point, quantities
 from stepscope.core.nnls import nonnegative_least_squares
 from stepscope.core.score import quantile
@@ -85,21 +96,31 @@ def pool_for(
     return members
 
 
-def pooled_errors(coefficients: Sequence[float], series: Series) -> list[float]:
+def pooled_errors(row: Pooled, series: Series) -> list[float]:
     """Relative errors of pooled coefficients on a series."""
-    prices = prices_of(coefficients, series.machine)
+    prices = prices_of(coefficients(row), series.machine)
     return [sum(map(mul, prices, quantities(point))) / point.itl_seconds - 1.0 for point in series.points]
 
 
-def left_out(everything: Sequence[Series]) -> dict[str, tuple[float, ...]]:
-    """For each series the coefficients of a pool that never saw it."""
-    return {
-        one.name: fit_pool(pool_for(everything, one.machine.engine, one.machine.generation, one.machine.moe, one))
+def left_out(everything: Sequence[Series]) -> tuple[dict[str, Pooled], dict[str, Scatter]]:
+    """For each series the row of a pool that never saw it; for each kind how all its series scatter.
+
+    The scatter of a series' row leaves out the series and its copies. The pools that the others scatter around did see
+    it: leaving it out of those too changed the shares of dense series by 2 points at most, either way.
+    """
+    plain = {
+        one.name: row_of(
+            fit_pool(pool_for(everything, one.machine.engine, one.machine.generation, one.machine.moe, one))
+        )
         for one in everything
     }
+    kinds, without = scatters(everything, plain)
+    return {name: replace(row, scatter=without[name]) for name, row in plain.items()}, kinds
 
 
-def table(everything: Sequence[Series], unseen: dict[str, tuple[float, ...]]) -> dict[tuple[str, str, str], Pooled]:
+def table(
+    everything: Sequence[Series], unseen: dict[str, Pooled], kinds: dict[str, Scatter]
+) -> dict[tuple[str, str, str], Pooled]:
     """One row per engine, generation and kind; spread from the left-out errors of the series that match best."""
     rows = {}
     for kind in ("dense", "moe"):
@@ -110,13 +131,14 @@ def table(everything: Sequence[Series], unseen: dict[str, tuple[float, ...]]) ->
                 nearest = max(weight for _, weight in pool)
                 judges = own or [one for one, weight in pool if weight == nearest]
                 errors = [error for one in judges for error in pooled_errors(unseen[one.name], one)]
-                rows[(engine, generation, kind)] = row_of(
+                row = row_of(
                     fit_pool(pool),
                     low=1.0 / (1.0 + max(0.0, quantile(errors, 0.95))),
                     high=1.0 / (1.0 + min(0.0, quantile(errors, 0.05))),
                     series=len(own),
                     points=sum(len(one.points) for one in own),
                 )
+                rows[(engine, generation, kind)] = replace(row, scatter=kinds[kind])
     return rows
 
 
@@ -128,22 +150,32 @@ Sources: vLLM, SGLang and TensorRT-LLM on H100, H200, B200, B300 from silicon_sa
 stand in. low and high: 5th and 95th percentile of measured over predicted on series left out of the pool.
 """
 
-from stepscope.core.defaults import Pooled
+from stepscope.core.defaults import Pooled, Scatter
 
 # fmt: off
+# How prices of single series scatter around a row (order of TERMS in core/law_terms.py): width, correlation.
+{scatters}
 # Per row: {columns}.
 TABLE: dict[tuple[str, str, str], Pooled] = {{
 '''
 
 
+def scatter_text(kind: str, scatter: Scatter) -> str:
+    """A distribution as Python."""
+    lines = [", ".join(f"{value:.2f}" for value in row) for row in scatter.correlation]
+    correlation = "".join(f"    ({line}{',' if line and ',' not in line else ''}),\n" for line in lines)
+    return f"{kind.upper()} = Scatter(({', '.join(f'{value:.2f}' for value in scatter.width)}), (\n{correlation}))"
+
+
 def table_text(rows: dict[tuple[str, str, str], Pooled]) -> str:
     """The table as a Python module."""
     names = [field.name for field in fields(Pooled)]
+    kinds = {kind: row.scatter for (_, _, kind), row in rows.items() if row.scatter is not None}
     columns = textwrap.fill(", ".join(names), 118, subsequent_indent="# ", initial_indent=" " * 11).strip()
-    lines = [HEADER.format(columns=columns)]
+    lines = [HEADER.format(columns=columns, scatters="\n".join(scatter_text(*one) for one in kinds.items()))]
     for (engine, generation, kind), row in rows.items():
         prices = ", ".join(f"{getattr(row, name):.3g}" for name in COEFFICIENTS)
-        numbers = f"{prices}, {row.low:.2f}, {row.high:.2f}, {row.series}, {row.points}"
+        numbers = f"{prices}, {row.low:.2f}, {row.high:.2f}, {row.series}, {row.points}, {kind.upper()}"
         lines.append(f'    ("{engine}", "{generation}", "{kind}"): Pooled(\n        {numbers}),\n')
     lines.append("}\n")
     return "".join(lines)
@@ -156,7 +188,7 @@ def main() -> int:
         sys.stdout.write(ABSENT)
         return 0
     everything = load(shared)
-    text = table_text(table(everything, left_out(everything)))
+    text = table_text(table(everything, *left_out(everything)))
     if "--check" in sys.argv[1:]:
         return int(text != TABLE.read_text(encoding="utf-8"))
     TABLE.write_text(text, encoding="utf-8")

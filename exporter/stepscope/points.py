@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,9 @@ NEEDED = ("sequences", "tokens_in_flight", "prefill_tokens_per_step", "itl_secon
 # Per GPU, multiplied with tp; the names are those of public collections of measurements.
 WEIGHTS, KV = "weight_bytes_per_gpu", "kv_bytes_per_token_per_gpu"
 BANDWIDTH, FLOPS = "peak_bandwidth_bytes_per_second", "peak_flops"
+# What makes an engine another one. Not its version: one that moved on is often fitted as a whole.
+MACHINE = ("model", "engine", "gpu", "tp", "weight_dtype", BANDWIDTH, FLOPS)
+SLOW_SECONDS = 2.0  # per token; 1.4 is the slowest of the public sweeps, 530e9 parameters at 256 sequences on A100
 FOUR_BIT = ("fp4", "nvfp4", "mxfp4", "int4", "awq", "gptq", "w4")
 
 
@@ -83,6 +86,19 @@ def group(rows: Sequence[Row], column: str | None) -> dict[str, list[Row]]:
             raise FactError(f"{row.where}: {column} is missing, and rows are to be told apart by it")
         groups.setdefault(str(name), []).append(row)
     return groups
+
+
+def doubts(groups: Mapping[str, Sequence[Row]], column: str | None) -> Iterator[str]:
+    """What a reader of the fits should know of the rows: sentences without the final full stop."""
+    for rows in groups.values():
+        first = rows[0]
+        other = next((row for row in rows if any(row.fields.get(n) != first.fields.get(n) for n in MACHINE)), None)
+        if other is not None:
+            name = next(name for name in MACHINE if other.fields.get(name) != first.fields.get(name))
+            hint = "give --by with a column that tells engines apart" if column is None else "one law cannot fit both"
+            yield f"{other.where}: {name} is another than in {first.where}: {hint}"
+    if all((row.number("itl_seconds") or 0.0) > SLOW_SECONDS for rows in groups.values() for row in rows):
+        yield f"every itl_seconds is above {SLOW_SECONDS:g}: are these milliseconds?"
 
 
 def knows_bytes(rows: Sequence[Row]) -> bool:

@@ -77,6 +77,72 @@ def test_four_figures_alone_give_a_law_in_tokens(tmp_path: Path, report: Report)
     assert found["holdout"] is None
 
 
+def test_a_compute_roof_is_reported_where_the_rows_show_it(tmp_path: Path, report: Report) -> None:
+    """An A100 whose arithmetic reaches 40 % of its peak: batches up to 1,024 sequences, model and GPU in the rows."""
+    facts = {
+        "engine": "vllm", "gpu": "A100-80GB-SXM", "tp": 1, "layers": 32, "active_params": 7.5e9, "peak_flops": 312e12,
+        "peak_bandwidth_bytes_per_second": 2.04e12, "weight_bytes_per_gpu": 15e9, "kv_bytes_per_token_per_gpu": 131072,
+    }  # fmt: skip
+    lines = []
+    for n in (1, 4, 16, 32, 64, 128, 192, 256, 384, 512, 768, 1024):
+        for context in (256, 1024, 4096):
+            tokens = n * context
+            reads = 15e9 / 1.6e12 + tokens * 131072 / 1.4e12
+            seconds = 0.002 + max(reads, 2 * 7.5e9 * n / (0.4 * 312e12)) + 1e-5 * n
+            load = {"sequences": n, "tokens_in_flight": tokens, "prefill_tokens_per_step": 0, "itl_seconds": seconds}
+            lines.append(load | facts)
+    status, found, errors = report("--points", written(tmp_path / "points", lines))
+    one = found["series"]["all"]
+    assert (status, errors) == (0, "")
+    assert one["parameters"]["decode_efficiency"] == pytest.approx(0.4, rel=0.06)
+    assert one["parameters"]["compute_flops_per_second"] == pytest.approx(0.4 * 312e12, rel=0.06)
+    assert one["identifiable"]["compute_flops_per_second"] is True
+    small = [line for line in lines if line["sequences"] <= 32]
+    unseen = report("--points", written(tmp_path / "points", small))[1]["series"]["all"]
+    assert unseen["parameters"]["decode_efficiency"] is None
+    assert unseen["identifiable"]["compute_flops_per_second"] is False
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"itl_seconds": 12.0}, "are these milliseconds?"),
+        ({"gpu": "B200-SXM"}, ":8: gpu is another than in "),
+        ({"tp": 4}, "give --by with a column that tells engines apart"),
+    ],
+)
+def test_rows_that_are_hardly_meant_are_fitted_and_doubted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, Any], says: str
+) -> None:
+    """Milliseconds for seconds, two machines in one series: one line on stderr, and the report all the same."""
+    lines = [line | {"gpu": "H100-SXM", "tp": 1} for line in rows("one")]
+    lines = [line | change for line in lines] if "itl_seconds" in change else [*lines[:7], lines[7] | change]
+    assert main(["fit", f"--points={written(tmp_path / 'points', lines)}"]) == 0
+    shown = capsys.readouterr()
+    assert "fitted:" in shown.out
+    assert says in shown.err
+    assert shown.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"tokens_in_flight": 1e300}, ":1: tokens_in_flight is 1e+300: no engine's figure"),
+        ({"itl_seconds": 1e-310}, ":1: itl_seconds is 1e-310: no engine's figure"),
+        ({"weight": 0}, ":1: no point counts: every weight is 0"),
+    ],
+)
+def test_figures_beyond_arithmetic_are_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, Any], says: str
+) -> None:
+    """Status 2 and file and line, not a traceback."""
+    path = written(tmp_path / "points", [line | change for line in rows("one")])
+    assert main(["fit", f"--points={path}"]) == 2
+    shown = capsys.readouterr()
+    assert says in shown.err
+    assert shown.err.count("\n") == 1
+
+
 def test_the_same_call_gives_the_same_report(tmp_path: Path, report: Report) -> None:
     """Byte for byte: folds and fit are fixed."""
     points = written(tmp_path / "points", rows("one"))

@@ -130,7 +130,7 @@ def test_a_calibration_replaces_the_data_sheet() -> None:
     assert not any("calibrated" in line for line in assumed.assumptions)
 
 
-def test_a_fitted_calibration_brings_all_its_terms_and_no_roof() -> None:
+def test_a_fitted_calibration_brings_all_its_terms_and_a_roof_only_if_it_saw_one() -> None:
     """The compute of large batches is in the terms already: a roof on top would count it twice."""
     fitted = replace(
         MEASURED, valid_range=LoadRange(64, 1e5, 100), kv_bandwidth_bytes_per_second=1e12, batch_growth_seconds=1e-4,
@@ -145,6 +145,10 @@ def test_a_fitted_calibration_brings_all_its_terms_and_no_roof() -> None:
         "kv_context_cost_seconds_per_byte_token", "prefill_growth_seconds_per_token", "prompt_growth_seconds",
     ):  # fmt: skip
         assert getattr(law, name) == getattr(fitted, name)
+    shown = replace(fitted, compute_flops_per_second=4e14)
+    roofed = assume(Given(gpu=H100, calibration=shown), QWEN, 1, None, ())[0].law
+    assert roofed is not None
+    assert (roofed.compute_flops_per_second, roofed.active_params) == (4e14, QWEN.active_params)
     plain = assume(Given(gpu=H100, calibration=MEASURED), QWEN, 1, None, ())[0].law
     assert plain is not None
     assert plain.compute_flops_per_second == pytest.approx(DATASHEET_COMPUTE_SHARE * 989e12)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from stepscope.core.defaults import (
     ANY,
     COEFFICIENTS,
     GENERATIONS,
+    SLOWEST,
     Machine,
     coefficients,
     default_law,
@@ -24,6 +26,7 @@ from stepscope.core.defaults import (
 from stepscope.core.defaults_table import TABLE
 from stepscope.core.fit import relative_error
 from stepscope.core.law_terms import TERMS
+from stepscope.core.nnls import cholesky
 from stepscope.core.score import score
 from stepscope.core.step_model import Load, WeightBytes, predict
 from stepscope.points import group, machine_of, point_of, read_rows
@@ -95,6 +98,28 @@ def test_a_single_stream_of_an_8b_model_on_an_h100_is_between_peak_and_half_of_i
     assert law.source == "datasheet"
 
 
+@pytest.mark.parametrize(
+    ("change", "known"),
+    [
+        ({}, True),
+        ({"gpu": "B200-SXM"}, True),
+        ({"gpu": "A100-80GB-SXM"}, False),
+        ({"gpu": "RTX4090"}, False),
+        ({"engine": "sglang"}, False),
+        ({"moe": True}, False),
+        ({"active_params": 0.6e9}, False),
+        ({"active_params": None}, False),
+    ],
+)
+def test_how_slow_a_healthy_engine_may_be_is_known_only_of_kinds_that_were_measured(
+    change: dict[str, Any], known: bool
+) -> None:
+    """Dense models from 7.5e9 parameters on vLLM, on Hopper and Blackwell."""
+    machine = replace(QWEN_8B, **change)
+    law = default_law(find_row(TABLE, machine), machine, WeightBytes(16.4e9), 147456.0)
+    assert law.slowest == (SLOWEST if known else None)
+
+
 def test_the_prior_is_the_pooled_law_with_room_around_it() -> None:
     """Spread above 0 for every term, the mean never below what the data sheet forbids."""
     for machine in (QWEN_8B, replace(QWEN_8B, moe=True), replace(QWEN_8B, peak_flops=None, active_params=None)):
@@ -102,6 +127,26 @@ def test_the_prior_is_the_pooled_law_with_room_around_it() -> None:
         assert len(prior.mean) == len(TERMS)
         assert min(prior.spread) > 0.0
         assert all(mean >= low for mean, low in zip(prior.mean, prior.least, strict=True))
+
+
+@pytest.mark.parametrize("moe", [False, True], ids=["dense", "mixture of experts"])
+def test_prices_scatter_together_in_a_way_that_can_be(moe: bool) -> None:
+    """Widths above 0; correlations that some prices can have: no combination of prices has a negative variance."""
+    machine = replace(QWEN_8B, moe=moe)
+    row = find_row(TABLE, machine)
+    prior, alone = default_prior(row, machine), default_prior(replace(row, scatter=None), machine)
+    assert row.scatter is not None
+    assert min(row.scatter.width) > 0.0
+    assert [len(line) for line in row.scatter.correlation] == list(range(len(TERMS)))
+    assert prior.spread == pytest.approx([s * w for s, w in zip(alone.spread, row.scatter.width, strict=True)])
+    whole = [[*line, 1.0] for line in row.scatter.correlation]
+    whole = [[whole[max(i, j)][min(i, j)] for j in range(len(TERMS))] for i in range(len(TERMS))]
+    factor = cholesky(whole)
+    assert min(factor[i][i] for i in range(len(TERMS))) > 0.1
+    # Alone, a price is held by its spread only; together, knowing the others leaves less room, never more.
+    for i, spread in enumerate(prior.spread):
+        assert prior.precision[i][i] >= (1.0 - 1e-9) / spread**2
+        assert alone.precision[i][i] == pytest.approx(1.0 / alone.spread[i] ** 2)
 
 
 @pytest.mark.parametrize("file", ["silicon_dense_vllm", "silicon_dense_trtllm", "silicon_dense_sglang"])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepscope.core.nnls import cholesky, nonnegative_least_squares, solve
+from stepscope.core.nnls import cholesky, inverse, nonnegative_least_squares, solve
 
 Matrix = list[list[float]]
 
@@ -104,3 +104,10 @@ def test_a_column_of_zeros_and_a_twin_do_no_harm() -> None:
 def test_a_moment_that_points_away_gives_nothing() -> None:
     """All parameters 0 is the best there is."""
     assert nonnegative_least_squares([[1.0, 0.5], [0.5, 1.0]], [-1.0, -2.0]) == [0.0, 0.0]
+
+
+def test_an_inverse_undoes_its_matrix() -> None:
+    """A symmetric positive matrix times its inverse is the identity."""
+    matrix = [[4.0, 1.0, -0.5], [1.0, 3.0, 0.2], [-0.5, 0.2, 2.0]]
+    product = [[sum(a * b for a, b in zip(row, column, strict=True)) for column in inverse(matrix)] for row in matrix]
+    assert [value for row in product for value in row] == pytest.approx([1, 0, 0, 0, 1, 0, 0, 0, 1], abs=1e-12)

@@ -146,6 +146,7 @@ EVERYTHING = Calibration(
     prefill_growth_seconds_per_token=2e-6,
     prompt_cost_seconds=4e-3,
     prompt_growth_seconds=5e-4,
+    compute_flops_per_second=5.5e14,
     valid_range=LoadRange(32.0, 306_000.0, 241.5),
     residual_ratio=0.017,
     noise_ratio=0.006,

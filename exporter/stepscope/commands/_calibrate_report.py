@@ -10,7 +10,7 @@ from stepscope.commands._load import Opened
 from stepscope.core.assume import Calibration
 from stepscope.core.bench_report import facts_columns
 from stepscope.core.calibrate import Bandwidths, Measured
-from stepscope.core.fit import Fit, relative_error
+from stepscope.core.fit import ROOF, Fit, relative_error
 from stepscope.core.law_terms import KV, TERMS, WEIGHTS
 from stepscope.core.step_model import predict
 from stepscope.runtime.sentences import milliseconds
@@ -34,7 +34,7 @@ def document(
         "file": path,
         "seconds": seconds,
         "probes": [_probe(one, fitted) for one in measured],
-        "parameters": {_name(term): getattr(calibration, _name(term)) for term in TERMS},
+        "parameters": {_name(term): getattr(calibration, _name(term)) for term in (*TERMS, ROOF)},
         "identifiable": {_name(term): known for term, known in fitted.identifiable.items()},
         "range": asdict(fitted.valid_range),
         "residuals": {

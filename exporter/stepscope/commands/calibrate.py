@@ -260,7 +260,8 @@ def _fit(engine: _load.Opened, measured: Sequence[Measured]) -> tuple[Fit, bool]
     model, machine = engine.facts.model, engine.machine
     prior = None if machine is None else default_prior(find_row(TABLE, machine), machine)
     weights = model.weights if model is not None and model.weights.experts else None
-    return fit([one.point for one in measured], prior, weights), prior is not None
+    compute = None if machine is None else machine.compute
+    return fit([one.point for one in measured], prior, weights, compute), prior is not None
 
 
 def _flags(args: argparse.Namespace) -> _Flags:

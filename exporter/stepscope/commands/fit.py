@@ -12,16 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.core.crossval import cross_validate
-from stepscope.core.fit import Fit, fit, relative_error
+from stepscope.core.fit import ROOF, Fit, fit, relative_error
 from stepscope.core.law_terms import KV, TERMS, WEIGHTS
 from stepscope.core.score import score
-from stepscope.errors import ConfigError
-from stepscope.points import Row, group, knows_bytes, machine_of, point_of, prior_of, read_rows
+from stepscope.errors import ConfigError, FactError
+from stepscope.points import Row, doubts, group, knows_bytes, machine_of, point_of, prior_of, read_rows
 
 HELP = "Fit the step law to measured loads and judge it on others."
 
 # What the two prices per byte are called in the report: their inverse.
 BANDWIDTHS = {TERMS[WEIGHTS]: "effective_bandwidth_bytes_per_second", TERMS[KV]: "kv_bandwidth_bytes_per_second"}
+
+
+# The price of a token is known as well as the bandwidth it is read with; the share as well as the FLOP/s.
+PRICES_ALIKE = {"kv_cost_seconds_per_token": BANDWIDTHS[TERMS[KV]], "decode_efficiency": ROOF}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,8 @@ def run(args: argparse.Namespace) -> int:
     groups = group(read_rows(Path(args.points)), args.by)
     holdout = group(read_rows(Path(args.holdout)), args.by) if args.holdout else {}
     judged = {name: _judge(rows, holdout.get(name, []), args.cross_validate) for name, rows in groups.items()}
+    for doubt in doubts(groups, args.by):
+        print(f"stepscope: {doubt}", file=sys.stderr)
     report = _report(judged, with_holdout=bool(args.holdout), crossed=args.cross_validate is not None)
     strangers = [name for name in holdout if name not in groups]
     if strangers:
@@ -73,13 +79,18 @@ def run(args: argparse.Namespace) -> int:
 def _judge(rows: Sequence[Row], holdout: Sequence[Row], count: int | None) -> Judged:
     in_bytes = knows_bytes(rows)
     points = [point_of(row, in_bytes) for row in rows]
-    prior = prior_of(machine_of(rows))
-    fitted = fit(points, prior)
+    machine = machine_of(rows)
+    prior, compute = prior_of(machine), machine.compute if machine is not None else None
+    try:
+        fitted = fit(points, prior, compute=compute)
+        crossed = cross_validate(points, count, prior, compute=compute) if count is not None else []
+    except ValueError as error:
+        raise FactError(f"{rows[0].where}: {error}") from error
     return Judged(
         fitted=fitted,
         own=[relative_error(fitted.law, point) for point in points],
         holdout=[relative_error(fitted.law, point_of(row, in_bytes)) for row in holdout],
-        crossed=cross_validate(points, count, prior) if count is not None else [],
+        crossed=crossed,
     )
 
 
@@ -119,6 +130,7 @@ def _parameters(fitted: Fit) -> dict[str, float | None]:
             found[term] = price
     per_token = law.kv_bytes_per_token
     found["kv_cost_seconds_per_token"] = None if per_token is None else fitted.prices[KV] * per_token
+    found[ROOF], found["decode_efficiency"] = law.compute_flops_per_second, fitted.decode_efficiency
     return {name: value if value is None or math.isfinite(value) else None for name, value in found.items()}
 
 
@@ -129,7 +141,8 @@ def _text(report: dict[str, Any]) -> list[str]:
         for key, value in one["parameters"].items():
             if not value:
                 continue
-            note = "" if one["identifiable"].get(key, True) else "  (not fixed by these points: mostly prior)"
+            known = one["identifiable"].get(PRICES_ALIKE.get(key, key), True)
+            note = "" if known else "  (not fixed by these points: mostly prior)"
             lines.append(f"  {key:<42} {value:.4g}{note}")
         lines.append("  seen up to " + ", ".join(f"{key[4:]} {value:g}" for key, value in one["range"].items()))
         lines += _score_lines(one, "  ")

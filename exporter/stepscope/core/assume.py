@@ -44,6 +44,7 @@ class Calibration:
     prefill_growth_seconds_per_token: float = 0.0
     prompt_cost_seconds: float = 0.0
     prompt_growth_seconds: float = 0.0
+    compute_flops_per_second: float | None = None  # roof of large batches; None: the loads showed none
     identity: str = "flags"
     valid_range: LoadRange | None = None
     residual_ratio: float | None = None
@@ -141,8 +142,10 @@ def _law(given: Given, model: ModelSpec | None) -> tuple[StepLaw | None, tuple[s
                 prompt_cost_seconds=measured.prompt_cost_seconds,
                 prompt_growth_seconds=measured.prompt_growth_seconds,
                 active_params=active,
-                # A fitted law has the compute of large batches in its own terms: a roof on top would count it twice.
-                compute_flops_per_second=None if measured.valid_range is not None else roof,
+                # A fitted law has the compute of large batches in its own terms, unless its loads showed the roof: one
+                # on top would count it twice.
+                compute_flops_per_second=measured.compute_flops_per_second
+                or (None if measured.valid_range is not None else roof),
                 source="file",
                 identity=measured.identity,
                 valid_range=measured.valid_range,

@@ -129,6 +129,7 @@ def calibration_of(
         prefill_growth_seconds_per_token=law.prefill_growth_seconds_per_token,
         prompt_cost_seconds=law.prompt_cost_seconds,
         prompt_growth_seconds=law.prompt_growth_seconds,
+        compute_flops_per_second=law.compute_flops_per_second,
         valid_range=fitted.valid_range,
         # The residuals of a dozen points that chose a dozen prices flatter: each point is judged by the others.
         residual_ratio=max(fitted.score.median_abs_error, fitted.leave_one_out),

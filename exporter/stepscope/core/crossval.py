@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from stepscope.core.fit import Prior, fit, relative_error
 from stepscope.core.law_terms import Point
+from stepscope.core.roof import Compute
 from stepscope.core.step_model import WeightBytes
 
 # Park and Miller's generator (CACM 31 (1988) 1192); folds need no more than to be mixed, and the same on every run.
@@ -32,6 +33,7 @@ def cross_validate(
     prior: Prior | None = None,
     weights: WeightBytes | None = None,
     turn: int = 0,
+    compute: Compute | None = None,
 ) -> list[float]:
     """Relative error of each point, predicted by a fit of the other folds; empty for fewer than two points."""
     if len(points) < 2:
@@ -40,7 +42,7 @@ def cross_validate(
     for fold in folds(len(points), count, turn):
         held_out = set(fold)
         seen = [point for index, point in enumerate(points) if index not in held_out]
-        law = fit(seen, prior, weights).law
+        law = fit(seen, prior, weights, compute).law
         for index in fold:
             errors[index] = relative_error(law, points[index])
     return errors

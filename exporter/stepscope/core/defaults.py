@@ -1,15 +1,16 @@
 """What an engine that nobody calibrated is expected to do: public measurements, pooled by engine and GPU generation.
 
 A row of the table holds prices in units that carry over from one machine to another: multiples of the data sheet's best
-time, seconds per layer, seconds per sequence. `benchmarks/pool.py` fits and writes the table; docs/accuracy.md says how
-well each row predicts series it never saw.
+time, seconds per layer, seconds per sequence. `benchmarks/accuracy_pool.py` fits and writes the table; docs/accuracy.md
+says how well each row predicts series it never saw.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from operator import mul
 
 from stepscope.core.fit import Prior
 from stepscope.core.law_terms import (
@@ -27,7 +28,8 @@ from stepscope.core.law_terms import (
     WIDE,
     law_of,
 )
-from stepscope.core.step_model import StepLaw, WeightBytes
+from stepscope.core.roof import Compute
+from stepscope.core.step_model import Slowest, StepLaw, WeightBytes
 
 ANY = "any"
 # GPU generations of the public sweeps, by the beginning of a GPU's name.
@@ -38,6 +40,12 @@ GENERATIONS = {
 # NVLink, bytes/s per GPU and direction: data sheets of A100 (600 GB/s both ways), H100 (900), B200 (1,800).
 LINKS = {"ampere": 300e9, "hopper": 450e9, "blackwell": 900e9}
 LINK_ELSEWHERE = 32e9  # PCIe 5.0 x16, one direction: 32 GT/s x 16 lanes x 128/130
+# Dense models on vLLM, each series left out of the pool: the slowest of 206 points took 1.33 times the prediction (70B
+# in fp8 on eight B200), of a decode-only sweep (ai-dynamo 0.7.0) within the same loads 1.11. The loads end at 128
+# sequences and 7,834 tokens of context each; beyond, that sweep takes up to 2.7 times as long (docs/alert-quality.md).
+SLOWEST = Slowest(factor=1.35, max_sequences=128.0, max_context_tokens=7_834.0)
+SLOWEST_ENGINE, SLOWEST_GENERATIONS = "vllm", ("hopper", "blackwell")  # FasterTransformer alone on others
+SLOWEST_LEAST_PARAMS = 7.5e9  # Llama 8B is the smallest of them; below 1B the host sets the pace
 ACTIVATION_BYTES = 2.0  # 16-bit sums
 REDUCTIONS_PER_LAYER = 2.0  # after attention and after the MLP (Megatron-LM, arXiv:1909.08053)
 PARAMS_PER_LAYER_SQUARED_HIDDEN = 12.0  # 4 h^2 of attention and 8 h^2 of MLP in a plain transformer layer
@@ -64,6 +72,12 @@ class Machine:
     layers: float | None = None
 
     @property
+    def slowest(self) -> Slowest | None:
+        """The slowest engine measured of this kind; None where none was, or where they differ beyond use (experts)."""
+        measured = self.engine == SLOWEST_ENGINE and self.generation in SLOWEST_GENERATIONS and not self.moe
+        return SLOWEST if measured and (self.active_params or 0.0) >= SLOWEST_LEAST_PARAMS else None
+
+    @property
     def generation(self) -> str:
         """ampere, hopper, blackwell or any."""
         names = [start for start in GENERATIONS if self.gpu.upper().startswith(start)]
@@ -86,9 +100,25 @@ class Machine:
         return moved / LINKS.get(self.generation, LINK_ELSEWHERE)
 
     @property
+    def compute(self) -> Compute | None:
+        """What arithmetic costs; None where it is not known."""
+        return Compute(self.active_params, self.peak_flops) if self.active_params and self.peak_flops else None
+
+    @property
     def work_seconds_per_token(self) -> float:
         """Least time of the arithmetic for one token; 0 where it is not known."""
-        return 2.0 * self.active_params / self.peak_flops if self.active_params and self.peak_flops else 0.0
+        return self.compute.seconds_per_token if self.compute is not None else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scatter:
+    """How the prices of single series scatter around pooled ones (order of TERMS).
+
+    width: times the spread that default_prior states. correlation: below the diagonal, row by row.
+    """
+
+    width: tuple[float, ...]
+    correlation: tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +140,13 @@ class Pooled:
     high: float = 1.0  # 95th
     series: int = 0  # of the own engine and generation
     points: int = 0
+    scatter: Scatter | None = None  # of its kind; None: as wide as stated, each price on its own
 
 
 COEFFICIENTS = tuple(field.name for field in fields(Pooled))[:11]
 
-# Spread of a price around the pooled one: what the fits of single series scatter by (docs/accuracy.md).
+# Spread of a price around the pooled one, stated; the table says how much wider or narrower the fits of single series
+# scatter, and which prices run high together (docs/accuracy.md).
 SPREAD_SECONDS = {OVERHEAD: 1e-3, SEQUENCE: 2e-5, GROWTH: 2e-4, PROMPT: 5e-3, PROMPT_GROWTH: 1e-3}
 SPREAD_READS = 0.3  # times the best time
 SPREAD_PREFILL = 0.6
@@ -176,7 +208,10 @@ def default_prior(row: Pooled, machine: Machine) -> Prior:
         spread[term] = max(wider * spread[term], share * value)
     least = [0.0] * len(TERMS)
     least[WEIGHTS] = least[KV] = (MOE_LEAST_READS if machine.moe else LEAST_READS) * byte
-    return Prior(tuple(map(max, mean, least)), tuple(spread), tuple(least))
+    centre = tuple(map(max, mean, least))
+    if row.scatter is None:
+        return Prior(centre, tuple(spread), tuple(least))
+    return Prior(centre, tuple(map(mul, spread, row.scatter.width)), tuple(least), row.scatter.correlation)
 
 
 def default_law(row: Pooled, machine: Machine, weights: WeightBytes, kv_bytes_per_token: float | None) -> StepLaw:
@@ -185,7 +220,7 @@ def default_law(row: Pooled, machine: Machine, weights: WeightBytes, kv_bytes_pe
     Reads are held to the data sheet's best time: a pool in which batch and context grow together may give all of their
     cost to one of them, and a KV cache that is read for nothing would hide the very thing one looks for.
     """
-    return law_of(
+    law = law_of(
         default_prior(row, machine).mean,
         weights,
         kv_bytes_per_token,
@@ -193,6 +228,7 @@ def default_law(row: Pooled, machine: Machine, weights: WeightBytes, kv_bytes_pe
         low_factor=row.low,
         high_factor=row.high,
     )
+    return replace(law, slowest=machine.slowest)
 
 
 def find_row(table: dict[tuple[str, str, str], Pooled], machine: Machine) -> Pooled:

@@ -49,6 +49,22 @@ def solve(lower: Matrix, right: Sequence[float]) -> list[float]:
     return solution
 
 
+def inverse(matrix: Sequence[Sequence[float]]) -> Matrix:
+    """Of a symmetric positive matrix."""
+    lower = cholesky(matrix)
+    return [solve(lower, [float(i == j) for j in range(len(lower))]) for i in range(len(lower))]
+
+
+def gram_of(left: Sequence[Sequence[float]], right: Sequence[Sequence[float]]) -> Matrix:
+    """left' right, symmetric: left is right with its rows weighted."""
+    size = len(left)
+    gram = [[0.0] * size for _ in range(size)]
+    for i in range(size):
+        for j in range(i + 1):
+            gram[i][j] = gram[j][i] = sum(map(mul, left[i], right[j]))
+    return gram
+
+
 def nonnegative_least_squares(gram: Sequence[Sequence[float]], moment: Sequence[float]) -> list[float]:
     """x >= 0 that minimises x' gram x / 2 - moment' x.
 

@@ -49,6 +49,7 @@ _KEYS = (
     _Key("parameters", "prefill_growth_seconds_per_token", optional=False),
     _Key("parameters", "prompt_cost_seconds", optional=False),
     _Key("parameters", "prompt_growth_seconds", optional=False),
+    _Key("parameters", "compute_flops_per_second"),
     _Key("range", "max_sequences"),
     _Key("range", "max_tokens_in_flight"),
     _Key("range", "max_prefill_tokens_per_step"),
@@ -97,7 +98,8 @@ def read_calibration(path: Path) -> Calibration:
             given = 0.0
         value = None if given is None else _value(path, key, given)
         (limits if key.section == _RANGE else fields)[key.attribute] = value
-    fields["kv_bandwidth_bytes_per_second"] = fields["kv_bandwidth_bytes_per_second"] or None
+    for name in ("kv_bandwidth_bytes_per_second", "compute_flops_per_second"):
+        fields[name] = fields[name] or None
     valid_range = LoadRange(**limits) if any(value is not None for value in limits.values()) else None
     return Calibration(**fields, valid_range=valid_range, identity=hashlib.sha256(text).hexdigest()[:12])
 
