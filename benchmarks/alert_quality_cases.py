@@ -7,9 +7,9 @@ import random
 from dataclasses import dataclass
 from functools import cache
 
-from stepscope.sim.build import build_config
+from stepscope.sim.build import BLOCK_TOKENS, build_config
 from stepscope.sim.physics import StepWork
-from stepscope.sim.presets import EngineConfig
+from stepscope.sim.presets import GPUS, MODELS, EngineConfig, kv_blocks
 from stepscope.sim.scenario import Group, Phase, Scenario
 
 FAULT_SECONDS = 600.0  # when the fault begins
@@ -26,10 +26,13 @@ SWITCHES: dict[str, dict[str, object]] = {
     "restart": {"restart": 60.0},
     "frozen_gauges": {"frozen_gauges": True},
 }
-LONGEST_TOKENS = 100_000  # of one session, within what the models take
+LONGEST_TOKENS = 100_000  # of one session
+LONGEST_SHARE = 0.8  # of what the model takes: the answer has to fit as well
 BUSY_SHARE = 0.75  # of the KV cache, after the context has grown
 STORM_ROOM = (0.5, 0.8)  # of what is in use stays when blocks are lost: by turns, so that the storm goes on
 STORM_TURN_SECONDS = 15.0
+HEADROOM = 0.9  # of the promised time: the default of --objective.headroom
+FELT = 1.25  # prompt bursts take the mean ITL to this many times what is promised, or they are no fault
 HEALTHY_PREFILL_SHARE = 0.12  # of the time, at most, before a fault: less than the headroom for prompts
 
 
@@ -43,17 +46,20 @@ class Machine:
     weight_bytes: float | None = None
     draft_tokens: int = 0
     draft_acceptance: float = 0.0
+    memory_share: float | None = None  # of the GPU, where it is not the engine's alone; None: vLLM's default
 
     @property
     def label(self) -> str:
         """For the report."""
         small = "" if self.weight_bytes is None else f" at {self.weight_bytes / 1e9:g} GB"
         drafts = f", {self.draft_tokens} drafts" if self.draft_tokens else ""
-        return f"{self.model}{small} on {self.tensor_parallel} x {self.gpu}{drafts}"
+        share = "" if self.memory_share is None else f", {self.memory_share:.0%} of its memory"
+        return f"{self.model}{small} on {self.tensor_parallel} x {self.gpu}{share}{drafts}"
 
 
-# Decode steps from about 4 ms (4 GB of weights) to about 80 ms (a 70B model with most of its KV cache in use).
+# Mean ITL from about 4 ms (a model under 1B that has two fifths of an H200) to about 80 (a 14B model on two L4).
 MACHINES = (
+    Machine("qwen3-0.6b", "H200-SXM", memory_share=0.4),
     Machine("qwen3-8b", "H100-SXM"),
     Machine("qwen3-8b", "H200-SXM", weight_bytes=4e9),
     Machine("llama-3.1-8b", "A100-80GB-SXM"),
@@ -61,6 +67,8 @@ MACHINES = (
     Machine("llama-3.1-70b", "H200-SXM", 2),
     Machine("llama-3.1-70b", "H100-SXM", 4),
     Machine("llama-3.1-70b", "A100-80GB-SXM", 4),
+    Machine("llama-3.1-70b", "L40S", 4, weight_bytes=70.6e9),
+    Machine("qwen3-14b", "L4", 2),
     Machine("qwen3-8b", "H100-SXM", draft_tokens=3, draft_acceptance=0.7),
 )
 
@@ -81,6 +89,10 @@ class Case:
 @cache
 def config_of(machine: Machine) -> EngineConfig:
     """The simulated engine, with every feature that the product's law does not know."""
+    blocks = None
+    if machine.memory_share is not None:
+        sizes = GPUS[machine.gpu], MODELS[machine.model], machine.tensor_parallel
+        blocks = kv_blocks(*sizes, machine.memory_share, BLOCK_TOKENS)
     return build_config(
         machine.model,
         machine.gpu,
@@ -89,6 +101,7 @@ def config_of(machine: Machine) -> EngineConfig:
         weight_bytes=machine.weight_bytes,
         draft_tokens=machine.draft_tokens,
         draft_acceptance=machine.draft_acceptance,
+        num_gpu_blocks=blocks,
     )
 
 
@@ -109,16 +122,17 @@ def case(seed: int, fault: str) -> Case:
     context = chats.count * (chats.prompt_tokens + chats.output_tokens / 2)
     if draw.random() < 0.3:  # a few prompts always come and go
         groups += (Group("visitors", 2, max(64, int(capacity * 0.004)), 64, think_seconds=8.0, spread=0.5),)
-    agents = _agents(draw, capacity, context)
-    target = _target(config, chats.count, context, capacity)
+    agents = _agents(draw, config, context)
+    target = _target(config, chats.count, context)
     grown = agents if fault in ("context_growth", "frozen_gauges") else ()
     later: tuple[Group, ...] = groups + grown
     if fault == "prompt_bursts":
-        later = (*groups, _bursts(draw, config))
+        healthy = _step_seconds(config, chats.count, context)
+        later = (*groups, _bursts(draw, config, 1.0 - healthy / (FELT * target / HEADROOM)))
     scenario = Scenario((Phase("healthy", FAULT_SECONDS, groups), Phase(fault, RUN_SECONDS - FAULT_SECONDS, later)))
     # headroom / objective is the step's target, in steps; a speculative step yields several tokens.
     per_step = sum(machine.draft_acceptance**k for k in range(machine.draft_tokens + 1))
-    return Case(seed, fault, machine, scenario, shared, target, per_step * 0.9 / target)
+    return Case(seed, fault, machine, scenario, shared, target, per_step * HEADROOM / target)
 
 
 def lost_blocks(usage: float, turn: int) -> dict[str, object]:
@@ -146,31 +160,37 @@ def _chats(draw: random.Random, config: EngineConfig, shared: bool) -> Group:
     )  # fmt: skip
 
 
-def _agents(draw: random.Random, capacity: int, context: float) -> tuple[Group, ...]:
+def longest_tokens(config: EngineConfig) -> int:
+    """Prompt of the longest session that this engine takes."""
+    return min(LONGEST_TOKENS, int(LONGEST_SHARE * config.max_model_len))
+
+
+def _agents(draw: random.Random, config: EngineConfig, context: float) -> tuple[Group, ...]:
     """Long sessions that fill the cache up to BUSY_SHARE."""
-    total = BUSY_SHARE * capacity - context
-    count = max(draw.choice((2, 3, 4)), math.ceil(total / LONGEST_TOKENS))
+    total = BUSY_SHARE * config.capacity_tokens - context
+    count = max(draw.choice((2, 3, 4)), math.ceil(total / longest_tokens(config)))
     each = int(total / count)
     return (Group("agents", count, int(each * 0.9), max(2000, int(each * 0.2)), stagger_seconds=5.0),)
 
 
-def _target(config: EngineConfig, sequences: int, context: float, capacity: int) -> float:
+def _step_seconds(config: EngineConfig, sequences: int, tokens: float) -> float:
+    """A decode step with `tokens` spread evenly, without prompts and jitter."""
+    work = StepWork(sequences, 1 + config.draft_tokens, int(tokens), int(tokens * tokens / sequences))
+    return config.physics.step_seconds(work)
+
+
+def _target(config: EngineConfig, sequences: int, context: float) -> float:
     """Halfway, as a ratio, between the step of the healthy load and that of the grown one."""
-
-    def step(tokens: float) -> float:
-        work = StepWork(sequences, 1 + config.draft_tokens, int(tokens), int(tokens * tokens / sequences))
-        return config.physics.step_seconds(work)
-
-    return math.sqrt(step(context) * step(BUSY_SHARE * capacity))
+    grown = BUSY_SHARE * config.capacity_tokens
+    return math.sqrt(_step_seconds(config, sequences, context) * _step_seconds(config, sequences, grown))
 
 
-def _bursts(draw: random.Random, config: EngineConfig) -> Group:
-    """Prompts that keep about half of the engine's time."""
-    chunk = config.max_num_batched_tokens
+def _bursts(draw: random.Random, config: EngineConfig, least_share: float) -> Group:
+    """Prompts that keep a half to two thirds of the engine's time, or as much as it takes to be felt."""
+    chunk, users = config.max_num_batched_tokens, 6
     seconds = config.physics.step_seconds(StepWork(chunks=((chunk, 0),)))
-    think = draw.uniform(1.0, 2.0)
-    users = 6
-    tokens = int(chunk / seconds * think / users * draw.uniform(1.0, 2.0))
-    return Group(
-        "bursts", users, max(chunk, min(tokens, config.capacity_tokens // 40)), 8, think_seconds=think, spread=0.3
-    )
+    think, busy = draw.uniform(1.0, 2.0), draw.uniform(1.0, 2.0)
+    busy = max(busy, least_share / (1.0 - least_share))
+    wanted = chunk / seconds * think * busy / users
+    tokens = max(chunk, min(wanted, config.capacity_tokens // 40))
+    return Group("bursts", users, int(tokens), 8, think_seconds=think * tokens / wanted, spread=0.3)

@@ -7,18 +7,13 @@ import random
 from dataclasses import dataclass, replace
 from functools import cache
 
-from alert_quality_cases import LONGEST_TOKENS, Machine, config_of
+from alert_quality_calibration import calibration
+from alert_quality_cases import Machine, config_of, longest_tokens
 
-from stepscope.core.assume import Calibration, Given, assume
-from stepscope.core.defaults import Machine as PriorMachine
-from stepscope.core.defaults import default_prior, find_row
-from stepscope.core.defaults_table import TABLE
-from stepscope.core.estimate import Facts, kv_state
-from stepscope.core.fit import fit
+from stepscope.core.assume import Given, assume
+from stepscope.core.estimate import Facts
 from stepscope.core.hardware import find_gpu
-from stepscope.core.law_terms import Point
 from stepscope.core.learn import Learner, learned, with_baseline
-from stepscope.core.load_bins import Bin, extended
 from stepscope.core.memory import Memory, Policy
 from stepscope.core.model_spec import ModelSpec, from_numbers
 from stepscope.core.observer import observe
@@ -29,7 +24,6 @@ from stepscope.sim.simulation import Simulation, run_simulated
 
 SOURCES = ("datasheet", "file", "learned")
 INTERVAL_SECONDS = 5.0
-PROBE_SECONDS = 60.0
 VARIED_PHASE_SECONDS = 90.0
 LEARN_SECONDS = 900.0  # the quarter of an hour of varied load
 POLICY = Policy(interval_seconds=INTERVAL_SECONDS)
@@ -57,76 +51,15 @@ def laws_of(machine: Machine, seed: int) -> Laws:
     model = model_of(machine)
     given = Given(gpu=find_gpu(machine.gpu, shipped_gpus()), gpu_count=machine.tensor_parallel)
     datasheet, _ = assume(given, model, 1, None, ())
-    calibrated, _ = assume(replace(given, calibration=_calibration(machine, given, model, seed)), model, 1, None, ())
+    calibrated, _ = assume(replace(given, calibration=calibration(machine, given, model, seed)), model, 1, None, ())
     learner, seconds = _learner(machine, seed)
     own = with_baseline(Facts(), learner.baseline) if learner.baseline is not None else None
     return Laws({"datasheet": datasheet, "file": calibrated, "learned": own}, learner, seconds)
 
 
-def _calibration(machine: Machine, given: Given, model: ModelSpec, seed: int) -> Calibration:
-    """Few streams and many, short contexts and long, and one probe with prompts: what a calibration run does."""
-    capacity = config_of(machine).capacity_tokens
-    probes = (
-        Group("one short", 1, 256, 4000, aged=True),
-        Group("one long", 1, min(capacity // 4, 30_000), 4000, aged=True),
-        Group("eight", 8, capacity // 100, 4000, aged=True),
-        Group("many short", 64, 100, 400, aged=True),
-        Group("many long", 48, int(capacity * 0.75 / 48), 400, aged=True),
-        Group("some long", 8, min(int(capacity * 0.5 / 8), LONGEST_TOKENS), 4000, aged=True),
-    )
-    bins = [_probe(machine, (group,), seed + i) for i, group in enumerate(probes)]
-    ask = Group("prompts", 2, 2000, 8, think_seconds=2.0)
-    bins.append(_probe(machine, (Group("eight", 8, capacity // 100, 4000, aged=True), ask), seed + 50))
-    points = [
-        Point(
-            b.sequences, b.tokens_in_flight, b.prefill_tokens_per_step, b.itl_seconds,
-            weight_bytes=model.weights.read_bytes(b.sequences), kv_bytes_per_token=model.kv_bytes_per_token,
-        )
-        for b in bins
-    ]  # fmt: skip
-    peer = PriorMachine(
-        "vllm", machine.gpu, machine.tensor_parallel, given.bandwidth or 0.0, given.flops, model.active_params
-    )
-    found = fit(points, default_prior(find_row(TABLE, peer), peer), model.weights)
-    law = found.law
-    return Calibration(
-        effective_bandwidth_bytes_per_second=law.effective_bandwidth_bytes_per_second,
-        step_overhead_seconds=law.step_overhead_seconds,
-        sequence_cost_seconds=law.sequence_cost_seconds,
-        prefill_cost_seconds_per_token=law.prefill_cost_seconds_per_token or 0.0,
-        kv_bandwidth_bytes_per_second=law.kv_bandwidth_bytes_per_second,
-        kv_context_cost_seconds_per_byte_token=law.kv_context_cost_seconds_per_byte_token,
-        batch_growth_seconds=law.batch_growth_seconds,
-        wide_batch_seconds=law.wide_batch_seconds,
-        prefill_growth_seconds_per_token=law.prefill_growth_seconds_per_token,
-        prompt_cost_seconds=law.prompt_cost_seconds,
-        prompt_growth_seconds=law.prompt_growth_seconds,
-        identity="simulated",
-        valid_range=replace(found.valid_range, max_prefill_tokens_per_step=None),
-        residual_ratio=found.score.median_abs_error,
-        samples=len(points),
-    )
-
-
-def _probe(machine: Machine, groups: tuple[Group, ...], seed: int) -> Bin:
-    """The mean of one probe, its first half left to settle."""
-    pairs = [
-        (memory, at)
-        for memory, at in _watch(machine, Scenario((Phase("probe", PROBE_SECONDS, groups),)), PROBE_SECONDS, seed)
-        if at > PROBE_SECONDS / 2
-    ]
-    episode = None
-    for memory, _ in pairs:
-        pair = memory.pairs[-1]
-        episode = extended(episode, pair, kv_state(pair.last, Facts())) if pair.observations else episode
-    if episode is None:
-        raise RuntimeError(f"the probe {groups[0].name!r} of {machine.label} gave nothing")
-    return episode.load
-
-
 def varied(machine: Machine, draw: random.Random, phases: int) -> Scenario:
     """Load that changes every VARIED_PHASE_SECONDS: few or many chats, at times with long sessions."""
-    capacity = config_of(machine).capacity_tokens
+    capacity, longest = config_of(machine).capacity_tokens, longest_tokens(config_of(machine))
     played = []
     for number in range(phases):
         count = draw.choice((1, 2, 4, 8, 16, 24, 32, 48, 64))
@@ -138,7 +71,7 @@ def varied(machine: Machine, draw: random.Random, phases: int) -> Scenario:
         )
         if draw.random() < 0.4:
             total = draw.uniform(0.1, 0.6) * capacity
-            users = max(draw.choice((1, 2, 4)), math.ceil(total / LONGEST_TOKENS))
+            users = max(draw.choice((1, 2, 4)), math.ceil(total / longest))
             long = int(total / users)
             groups += (Group(f"long {number}", users, long, 3000, stagger_seconds=3.0),)
         played.append(Phase(f"load {number}", VARIED_PHASE_SECONDS, groups))

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from shared_data import shared_path
+
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 
 
@@ -100,6 +102,37 @@ def test_cases_follow_from_their_seed_and_report_seeds_are_none_of_those_tuned_w
     assert RUNS % len(FAULTS) == 0
     assert FIRST_SEED >= 150_000
     assert len({c.fault for c in cases(1, len(FAULTS))}) == len(FAULTS)
+
+
+def test_no_measured_engine_is_called_drifting_by_data_sheets() -> None:
+    """Each public series judged by a pool without it: none as measured, and 40 % slower most of them."""
+    shared_path("data", "measured")
+    from alert_quality_pool import coverage
+
+    rows = coverage()
+    assert rows is not None
+    pool, sweep = rows
+    assert (pool.points, pool.judged, sweep.points) == (206, 206, 158)
+    assert pool.called[0] == sweep.called[0] == 0
+    assert pool.called[2] > 0.6 * pool.judged
+    assert pool.worst <= 1.35
+
+
+def test_machines_span_the_itl_range_that_is_promised() -> None:
+    """Decode steps of the healthy loads, before prompts and jitter: from 4 ms or less to 75 ms or more."""
+    from alert_quality_cases import case, config_of
+
+    from stepscope.sim.physics import StepWork
+
+    steps = []
+    for seed in range(1, 120):
+        played = case(seed, "none")
+        chats = played.scenario.phases[0].groups[0]
+        context = int(chats.count * (chats.prompt_tokens + chats.output_tokens / 2))
+        work = StepWork(chats.count, 1, context, context * context // chats.count)
+        steps.append(config_of(played.machine).physics.step_seconds(work))
+    assert min(steps) < 0.0042
+    assert max(steps) > 0.075
 
 
 @pytest.mark.slow

@@ -69,9 +69,13 @@ def watched(
     promise: float | None = PROMISE,
     mutate: Mutation = as_is,
     throttled: bool = False,
+    frozen: bool = False,
     config: EngineConfig = CONFIG,
 ) -> list[EngineView]:
-    """Every view of engine 0 after the warm-up; with `throttled` those from 35 s after the throttling on."""
+    """Every view of engine 0 after the warm-up; with `throttled` those from 35 s after the throttling on.
+
+    With `frozen` the gauges stand still from the same time on.
+    """
     simulation, memories = Simulation(config, scenario), dict[str, Memory]()
     policy = Policy(interval_seconds=interval, objective_tokens_per_second=promise)
     views, at = [], 0.0
@@ -79,6 +83,8 @@ def watched(
         simulation.advance(at)
         if throttled and at >= THROTTLED_AT and simulation.faults.throttle == 1.0:
             simulation.set_faults({"throttle": 1.5})
+        if frozen and at == THROTTLED_AT:
+            simulation.set_faults({"frozen_gauges": True})
         page = simulation.page_text()
         assert page is not None
         reading = engines.read(mutate(page), at)
@@ -97,6 +103,8 @@ def causes(views: list[EngineView]) -> Counter[str | None]:
 CHATS = Group("chat", count=40, prompt_tokens=1000, output_tokens=2000, aged=True, spread=0.2)
 AGENTS = Group("agent", count=2, prompt_tokens=120_000, output_tokens=300, think_seconds=20.0)
 SHARED = Group("tool", count=60, prompt_tokens=8000, output_tokens=400, shared_prefix_tokens=7000, think_seconds=1.0)
+FEW_SHARE = Group("few", count=8, prompt_tokens=9000, output_tokens=3000, shared_prefix_tokens=6000, spread=0.3)
+VISITORS = Group("visitor", count=3, prompt_tokens=1500, output_tokens=64, think_seconds=6.0, spread=0.5)
 IN_STEP = Group("user", count=30, prompt_tokens=800, output_tokens=150, think_seconds=8.0)
 MIXED = Group("mixed", count=40, prompt_tokens=3000, output_tokens=600, aged=True, spread=0.2)
 
@@ -107,6 +115,7 @@ STORIES: list[tuple[str, Scenario, float, Mutation]] = [
     ("very long prompts beside chats", steady(CHATS, AGENTS), 5.0, as_is),
     ("very long prompts, watched each second", steady(CHATS, AGENTS), 1.0, as_is),
     ("a prefix that all requests share", steady(SHARED), 5.0, as_is),
+    ("a prefix that long requests share beside short ones", steady(FEW_SHARE, VISITORS), 5.0, as_is),
     ("users in step, several API servers", steady(IN_STEP), 5.0, without_process),
     ("cancel storms", storms(30, 7.0, 9.0), 5.0, as_is),
     ("cancel storms shorter than a sample", storms(30, 7.0, 9.0), 15.0, as_is),
@@ -132,6 +141,8 @@ def test_a_healthy_engine_is_never_called_unexplained(
         (steady(CHATS), without_process),
         (steady(MIXED), as_is),
         (steady(CHATS, AGENTS), as_is),
+        (steady(SHARED), as_is),
+        (steady(FEW_SHARE, VISITORS), as_is),
     ],
 )
 @pytest.mark.parametrize("promise", [PROMISE, None])
@@ -143,6 +154,15 @@ def test_a_throttled_engine_is_unexplained_within_a_window(
     found = causes(views)
     assert found["unexplained"] >= 5
     assert set(found) <= {"unexplained", "prefill"}
+
+
+@pytest.mark.parametrize("chats", [Group("chat", 4, 1000, 4000, aged=True), CHATS])
+def test_gauges_that_freeze_while_long_prompts_come_blame_nobody(chats: Group) -> None:
+    """The page shows neither the prompts nor what they fill: slow steps that nobody could account for."""
+    long = Group("long", count=2, prompt_tokens=100_000, output_tokens=2000, stagger_seconds=5.0)
+    phases = Phase("chats", THROTTLED_AT, (chats,)), Phase("long", 3600.0, (chats, long))
+    views = watched(Scenario(phases), frozen=True)
+    assert causes(views)["unexplained"] == 0
 
 
 def test_nobody_is_idle_and_nothing_is_claimed() -> None:

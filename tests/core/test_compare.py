@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stepscope.core.compare import Evidence, Situation, state, verdict
-from stepscope.core.step_model import Load, StepLaw, StepTime, WeightBytes, predict
+from stepscope.core.step_model import Load, Slowest, StepLaw, StepTime, WeightBytes, predict
 from stepscope.core.window import Window, gather
 from stepscope.metrics import CAUSES, STATES
 
@@ -106,6 +106,7 @@ def test_the_edges_of_each_state(change: dict[str, Any], expected: str) -> None:
 
 
 LAW = StepLaw(WeightBytes(10e9), 1e12, 1e6, source="file")
+SHEET = replace(LAW, source="datasheet", slowest=Slowest(1.9, max_sequences=128.0, max_context_tokens=8000.0))
 MET = Evidence(
     state="measuring",
     itl_mean_seconds=0.0101,
@@ -183,6 +184,8 @@ def test_a_slow_engine_is_not_blamed_on_prompts_that_it_could_bear() -> None:
     slow: dict[str, Any] = {"itl_mean_seconds": 0.0201, "predicted": step(0.012, 0.004)}
     assert verdict(evidence(**slow)).drift_ratio == pytest.approx(0.256, abs=0.001)
     assert caused(**slow) == "unexplained"
+    # Data sheets may be that wrong: then nobody is blamed.
+    assert caused(**slow, law=SHEET) == "none"
 
 
 def test_drift_leaves_out_what_prompt_chunks_hide() -> None:
@@ -196,7 +199,7 @@ def test_drift_leaves_out_what_prompt_chunks_hide() -> None:
 
 def test_data_sheet_parameters_know_no_drafter() -> None:
     """More than twice as slow as they say is unexplained, but not while the engine decodes speculatively."""
-    law = replace(LAW, source="datasheet")
+    law = SHEET
     slow: dict[str, Any] = {"itl_mean_seconds": 0.021, "law": law}
     assert caused(**slow, load=Load(8.0, 4000.0)) == "unexplained"
     assert caused(**slow, load=Load(8.0, 4000.0, positions_per_sequence=4.0)) == "none"
@@ -207,6 +210,14 @@ def test_unexplained_comes_before_the_objective() -> None:
     """A throttled engine is not to blame on its load."""
     fields = {**loaded(tokens=20_000, sequences=40), "itl_mean_seconds": 0.040}
     assert caused(**fields) == "unexplained"
+
+
+def test_data_sheets_that_the_measured_step_denies_blame_nobody() -> None:
+    """They say that the step is over its target, and the engine keeps it."""
+    over: dict[str, Any] = {**loaded(tokens=20_000, sequences=40), "law": SHEET}
+    assert caused(**over) == "load"
+    assert caused(**(over | {"itl_mean_seconds": 0.018})) == "none"
+    assert caused(**(over | {"itl_mean_seconds": 0.018, "law": LAW})) == "load"
 
 
 def test_an_unreachable_objective_comes_before_context() -> None:
@@ -234,8 +245,15 @@ def test_a_busy_mixture_of_experts_is_not_called_unreachable_for_its_batch() -> 
         # A throttled engine with hardly any prefill: the chunks are not what pushed it over.
         ({"itl_mean_seconds": 0.040, "predicted": step(0.015, 0.001)}, "unexplained"),
         # Data-sheet parameters: only outside of their own spread, here twice the step.
-        ({"itl_mean_seconds": 0.019, "law": replace(LAW, source="datasheet")}, "none"),
-        ({"itl_mean_seconds": 0.0201, "law": replace(LAW, source="datasheet")}, "unexplained"),
+        ({"itl_mean_seconds": 0.019, "law": SHEET}, "none"),
+        ({"itl_mean_seconds": 0.0201, "law": SHEET}, "unexplained"),
+        # Nor below the slowest engine measured, prompts and all (here 1.9 times 10 + 1.5 ms).
+        ({"itl_mean_seconds": 0.0217, "predicted": step(0.010, 0.0015), "law": SHEET, "target_itl_seconds": 1}, "none"),
+        # A kind that nobody measured may take any time, and so may loads beyond those measured.
+        ({"itl_mean_seconds": 0.2, "law": replace(SHEET, slowest=None)}, "none"),
+        ({"itl_mean_seconds": 0.2, "law": SHEET, "load": Load(129.0, 4000.0)}, "none"),
+        ({"itl_mean_seconds": 0.2, "law": SHEET, "load": Load(8.0, 8.1 * 8000.0)}, "none"),
+        ({"itl_mean_seconds": 0.2, "law": SHEET, "load": Load(8.0, 8.0 * 8000.0)}, "unexplained"),
         ({"itl_mean_seconds": 0.0201, "law": replace(LAW, source="learned")}, "unexplained"),
         # At the target itself it is met.
         ({"predicted": step(0.018), "itl_mean_seconds": 0.018}, "none"),

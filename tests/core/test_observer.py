@@ -213,6 +213,36 @@ def test_several_api_servers_are_compared_only_while_busy(seconds: float, compar
     assert last_pair(engine, fold, engine.wait(5.0 - seconds)).comparable is compared
 
 
+def test_gauges_that_do_not_move_while_blocks_are_filled_are_frozen() -> None:
+    """Each of eight requests fills ten blocks in a pair; at the third such sample nothing is compared any more."""
+    engine, fold = FakeEngine(), Fold()
+    fold.all(busy(engine, 1))
+    fold(engine.decode(5.0, batch=8, itl=0.030, tokens=20_016))
+    moved = [last_pair(engine, fold, engine.decode(5.0, batch=8, itl=0.030)).gauges_moved for _ in range(4)]
+    assert moved == [True, True, False, False]
+    assert last_pair(engine, fold, engine.decode(5.0, batch=8, itl=0.030, tokens=20_500)).gauges_moved
+
+
+def test_frozen_gauges_do_not_make_prompts_of_what_they_hide() -> None:
+    """Tokens come and go in the counters alone; that the balance is wrong does not mean that somebody prefills."""
+    engine, fold = FakeEngine(), Fold()
+    fold.all(busy(engine, 1))
+    for _ in range(4):
+        fold(engine.decode(5.0, batch=8, itl=0.030))
+    engine.queries = (engine.queries or 0.0) + 700.0  # somebody's prompt has begun
+    pair = last_pair(engine, fold, engine.decode(5.0, batch=8, itl=0.030))
+    assert (pair.gauges_moved, pair.prefill_accounted, pair.comparable) == (False, True, False)
+
+
+def test_slow_steps_are_frozen_once_each_request_filled_a_block() -> None:
+    """A step a second: 5 tokens of a block of 16 in each pair, so that the fourth is one too many."""
+    engine, fold = FakeEngine(), Fold()
+    fold.all(busy(engine, 1))
+    fold(engine.decode(5.0, batch=4, itl=1.0, tokens=20_016))
+    moved = [last_pair(engine, fold, engine.decode(5.0, batch=4, itl=1.0)).gauges_moved for _ in range(4)]
+    assert moved == [True, True, True, False]
+
+
 @pytest.mark.parametrize(("tokens", "hidden"), [(10_000, False), (20_000, True)])
 def test_a_long_prompt_at_an_end_of_a_pair_keeps_it_out_of_the_verdict(tokens: float, hidden: bool) -> None:
     """Its chunks take up to 1 or 2 s of 5, nobody knows how much; beyond a third only the prediction stands."""

@@ -188,6 +188,18 @@ def test_waiting_requests_or_few_steps_do_not_settle_an_offset() -> None:
         assert placed.ledger.open_tokens == 5000, (steps, waiting)
 
 
+def test_gauges_that_stand_still_do_not_settle_an_offset() -> None:
+    """Usage and running are frozen, and the prompt that they do not show is being computed all the time."""
+    server = started()
+    server.begin(90_000)
+    server.sample()
+    for _ in range(5):
+        server.prompt, prompt = 0.0, server.prompt  # neither gauge knows of it
+        server.generated += 8 * server.decoders
+        assert server.sample().ledger.open_tokens == 90_000
+        server.prompt = prompt
+
+
 def test_a_cancel_of_everything_is_neither_negative_nor_phantom_prefill() -> None:
     """The usage falls by thousands of tokens that no counter explains: this pair cannot be accounted."""
     server = started()

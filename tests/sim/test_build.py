@@ -19,6 +19,15 @@ def test_presets_and_explicit_numbers() -> None:
     assert (custom.num_gpu_blocks, custom.max_model_len) == (1000, 999 * 16)
 
 
+def test_gpus_without_nvlink_pay_for_their_collectives() -> None:
+    """A chunk of prompt tokens over PCIe: 14 times the transfer."""
+    nvlink, pcie = (build_config("qwen3-14b", gpu, tensor_parallel=2).physics for gpu in ("H100-SXM", "L4"))
+    assert nvlink.link_bytes_per_second / pcie.link_bytes_per_second == pytest.approx(450 / 32)
+    small = build_config("qwen3-0.6b", "H200-SXM")
+    assert small.physics.weight_bytes == pytest.approx(2 * 0.596e9, rel=0.001)
+    assert small.max_model_len == 40960
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from stepscope.core.sharing import nearest
 from stepscope.core.snapshot import Accounts
 from stepscope.core.step_model import StepTime
 from stepscope.core.window import Pair
@@ -44,7 +45,7 @@ def booked(
     )
     if state == "measuring" and pair.comparable and pair.predicted is not None and not pair.decoding_is_hidden:
         observed += pair.itl_sum_seconds
-        expected += pair.predicted.itl_seconds * pair.observations
+        expected += nearest(pair, pair.predicted).itl_seconds * pair.observations
         compared += pair.observations
     judged, over = accounts.judged_seconds, accounts.over_budget_seconds
     step = pair.predicted if pair.predicted is not None else predicted

@@ -142,20 +142,23 @@ def _cause(
         return None
     if evidence.preemptions > 0.0:
         return "preemption"
-    drifts = drift is not None and drift > DRIFT_LIMIT and not _within_spread(evidence)
     if evidence.state == "prefilling":
         return "prefill"
+    is_slow = drift is not None and drift > DRIFT_LIMIT
+    # Whether or not the parameters may be that wrong: prompts are not what makes the difference.
     if _prefill_is_to_blame(evidence, mean, predicted, interference) and not (
-        drifts and _would_do(evidence, predicted)
+        is_slow and _would_do(evidence, predicted)
     ):
         return "prefill"
-    if drifts:
+    if is_slow and not _within_spread(evidence):
         return "unexplained"
     target = evidence.target_step_seconds
     if target is None and evidence.usual_step_seconds is not None:
         target = USUAL_STEP_FACTOR * evidence.usual_step_seconds
     if target is None or predicted.decode_seconds <= target:
         return "none"
+    if _is_data_sheet(evidence) and mean - predicted.prefill_seconds <= target:
+        return "none"  # nobody is told about an error of the defaults
     if _least_step_seconds(evidence, predicted) > target:
         return "objective_unreachable"
     return "context" if _usual_context_would_do(evidence, target) else "load"
@@ -183,16 +186,22 @@ def _would_do(evidence: Evidence, predicted: StepTime) -> bool:
 def _within_spread(evidence: Evidence) -> bool:
     """True if data-sheet parameters alone may account for the difference.
 
-    They know no drafter: while an engine decodes speculatively they may be off by any factor.
+    An engine that is slower than they say stays so: the verdict would last for its whole life. So it takes more than
+    the published bounds, outside of which one measured load in twenty lies: no engine ever measured may be called slow,
+    nor one of a kind, or under a load, that nobody measured. They know no drafter either.
     """
-    if evidence.law is None or evidence.law.source != "datasheet":
+    law, load = evidence.law, evidence.load
+    if law is None or not _is_data_sheet(evidence):
         return False
-    if evidence.load is not None and evidence.load.positions_per_sequence > 1.0:
-        return True
     mean, predicted = evidence.compared_mean_seconds, evidence.compared
-    if mean is None or predicted is None:
-        return False
-    return mean <= predicted.decode_high_seconds + predicted.prefill_seconds
+    if law.slowest is None or load is None or mean is None or predicted is None or load.positions_per_sequence > 1.0:
+        return True
+    within_bounds = mean <= predicted.decode_high_seconds + predicted.prefill_seconds
+    return within_bounds or law.slowest.may_explain(load, predicted, mean)
+
+
+def _is_data_sheet(evidence: Evidence) -> bool:
+    return evidence.law is not None and evidence.law.source == "datasheet"
 
 
 def _least_step_seconds(evidence: Evidence, predicted: StepTime) -> float:

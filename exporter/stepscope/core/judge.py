@@ -11,6 +11,7 @@ from stepscope.core.budget import speed_budget_tokens
 from stepscope.core.estimate import Facts, KvState, load_of
 from stepscope.core.memory import Memory, Policy, Step
 from stepscope.core.sample import EngineSample
+from stepscope.core.sharing import decided
 from stepscope.core.snapshot import EngineView
 from stepscope.core.step_model import Load, predict
 from stepscope.core.window import Pair, Window
@@ -23,7 +24,7 @@ def judge(step: Step, facts: Facts, policy: Policy, invalid: Mapping[str, int]) 
     """State, verdict, budgets and accounts of one engine."""
     memory, kv, pair = step.memory, step.kv, step.pair
     sample, at, law = memory.sample, memory.at_seconds, facts.law
-    now = window.gather(memory.pairs)
+    now = decided(window.gather(memory.pairs))
     running = sample.requests_running or 0.0
     in_pair = pair.observations if pair is not None else 0.0
     idle = running == 0.0 and in_pair == 0.0

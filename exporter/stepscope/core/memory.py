@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from stepscope.core.estimate import KvState
 from stepscope.core.prefill import PrefillLedger
 from stepscope.core.sample import EngineSample
+from stepscope.core.sharing import Sharing
 from stepscope.core.snapshot import Accounts
 from stepscope.core.trailing import Trailing
 from stepscope.core.window import Pair
@@ -41,10 +42,12 @@ class Memory:
     moved_at_seconds: float = 0.0
     requeued: bool = False  # requests were preempted, and since then somebody has always waited
     still_samples: int = 0  # in a row at which the gauges stood still although tokens were generated
+    still_blocks: float = 0.0  # KV blocks that each request filled in the meantime
     usual_step: Trailing = Trailing()
     usual_tokens_per_sequence: Trailing = Trailing()
     positions_per_sequence: float = 1.0  # the last known, under speculative decoding
     tokens_per_step: float = 1.0  # likewise
+    sharing: Sharing = Sharing()
     accounts: Accounts = Accounts()
 
 

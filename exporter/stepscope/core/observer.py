@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from stepscope.core import prefill, window
+from stepscope.core import prefill, sharing, window
 from stepscope.core.estimate import Facts, kv_state, load_of_pair
 from stepscope.core.judge import judge
 from stepscope.core.memory import Memory, Policy, Step
-from stepscope.core.representative import gauges_stand_for_steps, holds_long_prompt, is_shared
+from stepscope.core.representative import gauges_stand_for_steps, holds_long_prompt
 from stepscope.core.sample import EngineSample, Reading
-from stepscope.core.sharing import shared_tokens
 from stepscope.core.snapshot import Accounts, EngineView
 from stepscope.core.step_model import predict
 from stepscope.core.window import Pair
 
 __all__ = ["Memory", "Policy", "observe"]
 
-# So many samples in a row at which usage and running do not change by a single block while every request grows: of a
-# handful of short requests one such sample may be chance.
-_FROZEN_SAMPLES = 3
+# So many samples in a row at which usage and running do not move, and a KV block filled by each request meanwhile: of a
+# handful of short requests one such sample may be chance, and requests in step fill their blocks all at once.
+_FROZEN_SAMPLES, _FROZEN_BLOCKS = 3, 1.0
 # Mean gap x steps over time, after a preemption: beyond it a resumed request brought its wait along.
 _OVERLAP_LIMIT = 1.05
 _PAIR_INTERVALS = 3.0  # a pair may span this many scrape intervals, or the window if that is longer
@@ -84,12 +83,14 @@ def _difference(memory: Memory | None, sample: EngineSample, reading: Reading, f
     )
     # A sliding window that is full grows no more: usage may stand still with nothing wrong.
     grows = facts.model is None or not facts.model.hybrid
-    still = memory.still_samples + 1 if grows and window.stands_still(before, sample) else 0
+    blocks = window.still_blocks(before, sample) if grows else None
+    still_samples = memory.still_samples + 1 if blocks else 0
+    still_blocks = memory.still_blocks + blocks if blocks else 0.0
     preempted = window.increase(before.preemptions, sample.preemptions) > 0.0
     requeued = memory.requeued or preempted
     oldest = memory.pairs[0].first if memory.pairs else before
     # Tokens say little of a hybrid model's bytes, and its gauge counts other things than tokens.
-    shared = shared_tokens(oldest, sample, tokens, sequences) if grows and sequences is not None else 0.0
+    shared = sharing.advance(memory.sharing, oldest, sample, tokens, sequences if grows else None, seconds)
     drafts = window.increase(before.drafts, sample.drafts)
     drafted = window.increase(before.draft_tokens, sample.draft_tokens)
     pair = Pair(
@@ -105,15 +106,28 @@ def _difference(memory: Memory | None, sample: EngineSample, reading: Reading, f
         prefill_accounted=placed.accounted,
         open_prompt_tokens=placed.ledger.open_tokens,
         positions_per_sequence=1.0 + drafted / drafts if drafts > 0.0 else 1.0,
-        gauges_moved=still < _FROZEN_SAMPLES,
+        gauges_moved=still_samples < _FROZEN_SAMPLES or still_blocks < _FROZEN_BLOCKS,
         holds_waits=requeued and not _gaps_are_steps(observations, itl_sum, steps, seconds, reading),
         prefill_seen=_seen(memory, sample, sequences),
     )
+    # With frozen gauges, or shared tokens that come and go with no request's own, no balance of tokens places prompts.
+    booked = window.increase(before.prompt_tokens_computed, sample.prompt_tokens_computed)
+    if not pair.gauges_moved:
+        pair = replace(pair, prefill_tokens=booked, prefill_accounted=True)
     if facts.law is not None and observations > 0.0:
         load = load_of_pair(pair, kv, facts)
         predicted = predict(facts.law, load) if load is not None else None
+        if predicted is not None:
+            shared = shared.judged(predicted, tokens)
+        if shared.is_felt:
+            pair = replace(pair, shared_tokens=shared.tokens, prefill_tokens=booked, prefill_accounted=True)
+            load = load_of_pair(pair, kv, facts)
+            predicted = predict(facts.law, load) if load is not None else None
+            if load is not None:
+                every = replace(load, tokens_in_flight=load.tokens_in_flight + shared.most_tokens)
+                pair = replace(pair, most=predict(facts.law, every))
         may_compare = (
-            placed.accounted
+            pair.prefill_accounted
             and pair.gauges_moved
             and not pair.holds_waits
             and predicted is not None
@@ -124,12 +138,6 @@ def _difference(memory: Memory | None, sample: EngineSample, reading: Reading, f
         # A preempted request's gap holds its time in the queue, and an engine that emptied within the pair shows the
         # tokens of the void, not of the steps: neither is to be compared with a decode step.
         quiet = not preempted and sample.requests_running != 0.0
-        if predicted is not None and is_shared(predicted, tokens, shared):
-            # Shared tokens come and go with no request's own; a balance of tokens cannot place prompts in time.
-            booked = window.increase(before.prompt_tokens_computed, sample.prompt_tokens_computed)
-            pair = replace(pair, shared_tokens=shared, prefill_tokens=booked, prefill_accounted=True)
-            load = load_of_pair(pair, kv, facts)
-            predicted, may_compare = predict(facts.law, load) if load is not None else None, False
         long_prompt = holds_long_prompt(pair, memory.ledger.open_tokens, facts.law.prefill_cost_seconds_per_token)
         pair = replace(pair, predicted=predicted, comparable=quiet and may_compare, holds_long_prompt=long_prompt)
     moved = window.has_moved(before, sample)
@@ -149,11 +157,13 @@ def _difference(memory: Memory | None, sample: EngineSample, reading: Reading, f
         unmoved_samples=0 if moved else memory.unmoved_samples + 1,
         moved_at_seconds=at if moved else memory.moved_at_seconds,
         requeued=requeued and sample.requests_waiting != 0.0,
-        still_samples=still,
+        still_samples=still_samples,
+        still_blocks=still_blocks,
         positions_per_sequence=memory.positions_per_sequence,
         tokens_per_step=memory.tokens_per_step,
         usual_step=memory.usual_step,
         usual_tokens_per_sequence=memory.usual_tokens_per_sequence,
+        sharing=shared,
         accounts=memory.accounts,
     )
     return Step(advanced, kv, pair, has_pair_time=usable)

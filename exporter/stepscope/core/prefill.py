@@ -66,7 +66,8 @@ def advance(
     decoding = sequences if sequences is not None else decoding_before
     in_prefill = decoding is not None and running - decoding > _SOMEBODY
     scheduled = _scheduled(last)
-    settled = running == 0.0 or _nobody_in_prefill(last, steps, sequences)
+    # Usage that stands still while everybody decodes shows a page that is not up to date: it proves nothing.
+    settled = running == 0.0 or (tokens_before != tokens_after and _nobody_in_prefill(last, steps, sequences))
     offset = ledger.offset_tokens
     if scheduled is None:
         # Prefix caching is off: how long the open prompts are is unknown, only that there are some.

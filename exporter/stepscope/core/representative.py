@@ -21,13 +21,6 @@ def gauges_stand_for_steps(
     return not _tokens_swung(predicted, tokens_before, tokens_after) and _batch_is_seen(pair, single_process)
 
 
-def is_shared(predicted: StepTime, tokens: float | None, shared_tokens: float) -> bool:
-    """True if what requests may share would take so long to read for each of them that it would make a drift."""
-    if not tokens:
-        return False
-    return predicted.kv_cache_seconds * shared_tokens / tokens > DRIFT_LIMIT * predicted.itl_seconds
-
-
 def holds_long_prompt(pair: Pair, open_tokens_before: float, prefill_cost_seconds_per_token: float | None) -> bool:
     """True if a prompt is open at either end whose chunks fill a large part of the pair: how large is only a guess.
 

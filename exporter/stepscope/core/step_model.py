@@ -72,6 +72,24 @@ class LoadRange:
 
 
 @dataclass(frozen=True, slots=True)
+class Slowest:
+    """The slowest engine ever measured against a law that no measurement of the engine at hand went into.
+
+    factor: times the predicted mean ITL, at loads up to so many sequences of so many tokens each on average.
+    """
+
+    factor: float
+    max_sequences: float
+    max_context_tokens: float
+
+    def may_explain(self, load: Load, predicted: StepTime, mean_itl_seconds: float) -> bool:
+        """True if a healthy engine may take this long, or if none was measured under such a load."""
+        if load.sequences > self.max_sequences or load.mean_context_tokens > self.max_context_tokens:
+            return True
+        return mean_itl_seconds <= self.factor * predicted.itl_seconds
+
+
+@dataclass(frozen=True, slots=True)
 class StepLaw:
     """The parameters of the law with where they come from. All GPUs of the engine together."""
 
@@ -97,6 +115,7 @@ class StepLaw:
     prefill_growth_seconds_per_token: float = 0.0
     prompt_cost_seconds: float = 0.0
     prompt_growth_seconds: float = 0.0  # per doubling of prompts per step
+    slowest: Slowest | None = None  # source datasheet; None: no engine like this one was ever measured
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ class Pair:
     gauges_moved: bool = True  # False: usage and running stand still although the requests must have grown
     holds_long_prompt: bool = False  # a prompt that fills a large part of the pair is open at one of its ends
     shared_tokens: float = 0.0  # cached prefixes that several requests may read, beyond the tokens in flight
+    most: StepTime | None = None  # where prefixes are shared: with all of them read, `predicted` with none
     holds_waits: bool = False  # gaps of preempted requests, which hold their time in the queue
     prefill_seen: float = 1.0  # share of the prompt tokens that can have slowed decoding requests, see prefill.py
 
@@ -114,12 +115,13 @@ def overlap(observations: float, itl_sum_seconds: float, steps: float | None, se
     return itl_sum_seconds / observations * steps / seconds
 
 
-def stands_still(first: EngineSample, last: EngineSample) -> bool:
-    """True if usage and running are the same although every running request got a KV block's worth of tokens."""
+def still_blocks(first: EngineSample, last: EngineSample) -> float | None:
+    """KV blocks that each running request filled while usage and running stood still; None if they moved."""
     if first.kv_usage != last.kv_usage or first.requests_running != last.requests_running or not last.block_size:
-        return False
-    running = last.requests_running or 0.0
-    return running > 0.0 and increase(first.generation_tokens, last.generation_tokens) >= last.block_size * running
+        return None
+    if not last.requests_running:
+        return None
+    return increase(first.generation_tokens, last.generation_tokens) / (last.block_size * last.requests_running)
 
 
 def increase(before: float | None, after: float | None) -> float:
@@ -176,6 +178,7 @@ class Window:
     ttft_mean_seconds: float | None
     predicted: StepTime | None  # observation-weighted mean over the comparable pairs
     compared: StepTime | None  # the same over those that prompt chunks do not dominate
+    compared_most: StepTime | None = None  # the same at most, where prefixes are shared
 
     @property
     def itl_mean_seconds(self) -> float | None:
@@ -191,6 +194,8 @@ def gather(pairs: tuple[Pair, ...]) -> Window:
     accounted = True
     weights: list[tuple[float, StepTime]] = []
     decoding: list[tuple[float, StepTime]] = []
+    at_most: list[tuple[float, StepTime]] = []
+    is_shared = False
     for pair in pairs:
         seconds += pair.end_seconds - pair.start_seconds
         observations += pair.observations
@@ -219,6 +224,8 @@ def gather(pairs: tuple[Pair, ...]) -> Window:
             explained_sum += pair.itl_sum_seconds
             if not pair.decoding_is_hidden:
                 decoding.append((pair.observations, pair.predicted))
+                at_most.append((pair.observations, pair.most or pair.predicted))
+                is_shared = is_shared or pair.most is not None
                 compared += pair.observations
                 compared_sum += pair.itl_sum_seconds
     return Window(
@@ -240,6 +247,7 @@ def gather(pairs: tuple[Pair, ...]) -> Window:
         ttft_mean_seconds=ttft_sum / ttft_count if ttft_count > 0 else None,
         predicted=_weighted(weights, explained),
         compared=_weighted(decoding, compared),
+        compared_most=_weighted(at_most, compared) if is_shared else None,
     )
 
 

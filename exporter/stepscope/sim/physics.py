@@ -63,7 +63,7 @@ class Physics:
     prefill_attention_share: float = 1.0  # of the full quadratic term
     prefill_overlap: float = 0.0  # share of the weight reading that prefill compute hides
     allreduce_seconds: float = 0.0  # latency of one all-reduce; two per layer under tensor parallelism
-    link_bytes_per_second: float = 450e9  # NVLink 4 per direction, NVIDIA H100 data sheet
+    link_bytes_per_second: float = 450e9  # to each peer, one direction: NVLink 4, NVIDIA H100 data sheet
     draft_seconds: float = 0.0  # per drafted token and step
 
     def __post_init__(self) -> None:
@@ -88,6 +88,7 @@ class Physics:
             peak_bandwidth_bytes_per_second=gpu.bandwidth_bytes_per_second * tensor_parallel,
             peak_flops=gpu.flops * tensor_parallel,
             tensor_parallel=tensor_parallel,
+            link_bytes_per_second=gpu.link_bytes_per_second,
             prefill_attention_share=0.0,
         )
 

@@ -13,11 +13,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GpuPreset:
-    """One GPU: peak bytes/s, peak dense 16-bit FLOP/s, memory in bytes."""
+    """One GPU: peak bytes/s, peak dense 16-bit FLOP/s, memory in bytes, bytes/s to its peers in one direction."""
 
     bandwidth_bytes_per_second: float
     flops: float
     memory_bytes: float
+    link_bytes_per_second: float = 450e9  # NVLink 4 per direction, NVIDIA H100 data sheet
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +50,19 @@ GPUS = {
     "H200-SXM": GpuPreset(4800e9, 989e12, 141e9),  # NVIDIA H200 data sheet
     "A100-80GB-SXM": GpuPreset(2039e9, 312e12, 80e9),  # NVIDIA A100 data sheet
     "RTX4090": GpuPreset(1008e9, 165.2e12, 24e9),  # NVIDIA Ada whitepaper: dense, fp32 accumulate
+    "L40S": GpuPreset(864e9, 362e12, 48e9, 32e9),  # NVIDIA L40S data sheet: dense; PCIe 4.0 x16, 64 GB/s both ways
+    "L4": GpuPreset(300e9, 121e12, 24e9, 32e9),  # NVIDIA L4 data sheet: 242e12 with sparsity; PCIe 4.0 x16
 }
 
-# Sizes from the models' published config.json; max_model_len of Qwen3 with its documented YaRN factor of 4.
+# Sizes from the models' published config.json; max_model_len of Qwen3 8B and 14B with their documented YaRN
+# factor of 4.
 MODELS = {
+    # Its embedding is tied to the output, and so read in every step.
+    "qwen3-0.6b": ModelPreset(
+        "Qwen/Qwen3-0.6B", 28, 1024, 16 * 128, 0.59605e9, 0.59605e9, 2 * 28 * 8 * 128 * 2, max_model_len=40960
+    ),
     "qwen3-8b": ModelPreset("Qwen/Qwen3-8B", 36, 4096, 32 * 128, 8.1904e9, 7.5681e9, 2 * 36 * 8 * 128 * 2),
+    "qwen3-14b": ModelPreset("Qwen/Qwen3-14B", 40, 5120, 40 * 128, 14.7683e9, 13.9904e9, 2 * 40 * 8 * 128 * 2),
     "llama-3.1-8b": ModelPreset("meta-llama/Llama-3.1-8B", 32, 4096, 32 * 128, 8.03e9, 7.5047e9, 2 * 32 * 8 * 128 * 2),
     "llama-3.1-70b": ModelPreset(
         "meta-llama/Llama-3.1-70B", 80, 8192, 64 * 128, 70.5524e9, 69.5017e9, 2 * 80 * 8 * 128 * 2
