@@ -70,9 +70,29 @@ def simulated(scenario: Scenario | None = None, config: EngineConfig | None = No
 
 
 @contextmanager
-def leasing(engine_url: str, *pairs: tuple[Setting[Any], Any]) -> Iterator[str]:
-    """The base URL of a sidecar that leases the engine's tokens, stopped at the end."""
-    settings = Settings.of(
+def leasing(
+    engine_url: str, *pairs: tuple[Setting[Any], Any], later: list[tuple[Setting[Any], Any]] | None = None
+) -> Iterator[str]:
+    """The base URL of a sidecar that leases the engine's tokens, stopped at the end.
+
+    later: what a reload finds beside `pairs`; may be filled while it runs.
+    """
+
+    def with_pairs(*more: tuple[Setting[Any], Any]) -> Settings:
+        return Settings.of(*_usual(engine_url), *pairs, *more)
+
+    sidecar = Sidecar(
+        with_pairs(), logging.getLogger("test_admission"), reread=lambda: with_pairs(*(later or ())), environ={}
+    )
+    sidecar.start()
+    try:
+        yield f"http://127.0.0.1:{sidecar.web.port}"
+    finally:
+        sidecar.stop()
+
+
+def _usual(engine_url: str) -> tuple[tuple[Setting[Any], Any], ...]:
+    return (
         (table.ENGINE_URL, engine_url),
         (table.WEB_LISTEN_ADDRESS, "127.0.0.1:0"),
         (table.SAMPLE_INTERVAL, INTERVAL_SECONDS),
@@ -81,11 +101,4 @@ def leasing(engine_url: str, *pairs: tuple[Setting[Any], Any]) -> Iterator[str]:
         (table.CALIBRATION_EFFECTIVE_BANDWIDTH, 2.01e12),
         (table.OBJECTIVE_TOKENS_PER_SECOND, 50.0),
         (table.ADMISSION_ENABLED, True),
-        *pairs,
     )
-    sidecar = Sidecar(settings, logging.getLogger("test_admission"), reread=lambda: settings, environ={})
-    sidecar.start()
-    try:
-        yield f"http://127.0.0.1:{sidecar.web.port}"
-    finally:
-        sidecar.stop()

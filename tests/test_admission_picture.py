@@ -40,3 +40,13 @@ def test_admission_keeps_the_promise_and_serves_the_sessions_in_turn(picture: Mo
     assert with_.refused > 0
     committed = (REPOSITORY / "docs" / "images" / "admission.svg").read_text()
     assert committed == picture.draw(without, with_), "run python tools/admission_picture.py"
+
+
+def test_small_chunks_take_the_dips_away(picture: ModuleType) -> None:
+    """What a token budget cannot: a step with a chunk is as long whoever was let in. Sessions hardly take longer."""
+    whole, small = (picture.dips(picture.play(admission=True, chunk_tokens=chunk)) for chunk in (2048, 256))
+    assert whole[0] < 0.7 * picture.OBJECTIVE
+    assert whole[1] > 10.0
+    assert small[0] > picture.OBJECTIVE
+    assert small[1] == 0.0
+    assert small[2] < 1.1 * whole[2]

@@ -33,6 +33,9 @@ TTL_SECONDS = float(os.environ.get("LEASE_TTL_SECONDS", "60"))
 LEASE_TIMEOUT_SECONDS = 1.0  # a sidecar answers in milliseconds; a hung one must not hold requests up
 MOST_BODY_BYTES = 8 * 2**20
 DEFAULT_MAX_TOKENS = 16  # what OpenAI's and vLLM's completions generate when nothing is said
+CHAT = "/v1/chat/completions"
+# A chat that says nothing may fill the model's whole context, which nobody could lease: it gets this limit.
+DEFAULT_CHAT_TOKENS = int(os.environ.get("DEFAULT_CHAT_TOKENS", "4096"))
 LOG = logging.getLogger("gateway")
 
 
@@ -89,7 +92,7 @@ def tokens_of(body: dict[str, Any]) -> int:
     else:
         count = -(-len(json.dumps(prompt).encode()) // 3)
     most = body.get("max_completion_tokens") or body.get("max_tokens") or DEFAULT_MAX_TOKENS
-    return max(1, count) + int(most)
+    return max(1, count) + int(body.get("n") or 1) * int(most)  # n answers share one prompt
 
 
 def headers() -> dict[str, str]:
@@ -152,7 +155,7 @@ async def held(client: httpx.AsyncClient, lease: Lease) -> AsyncIterator[None]:
 
 
 @app.post("/v1/completions")
-@app.post("/v1/chat/completions")
+@app.post(CHAT)
 async def complete(request: Request) -> Response:
     """Lease, send, stream back, release."""
     raw = await request.body()
@@ -160,6 +163,8 @@ async def complete(request: Request) -> Response:
         return JSONResponse({"error": "the body is too large"}, 413)
     try:
         body = json.loads(raw)
+        if request.url.path == CHAT and not (body.get("max_completion_tokens") or body.get("max_tokens")):
+            raw = json.dumps(body := {**body, "max_tokens": DEFAULT_CHAT_TOKENS}).encode()
         tokens = tokens_of(body)
     except (ValueError, TypeError, AttributeError):
         return JSONResponse({"error": "the body is not a JSON request"}, 400)

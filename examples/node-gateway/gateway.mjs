@@ -17,8 +17,11 @@ const TTL_SECONDS = Number(process.env.LEASE_TTL_SECONDS ?? 60);
 const TOKEN_FILE = process.env.LEASE_TOKEN_FILE; // read for each lease: the token may be replaced
 const MOST_BODY_BYTES = 8 * 1024 * 1024;
 const LEASE_TIMEOUT_MS = 1000; // a sidecar answers in milliseconds; a hung one must not hold requests up
-const PATHS = new Set(["/v1/completions", "/v1/chat/completions"]);
+const CHAT = "/v1/chat/completions";
+const PATHS = new Set(["/v1/completions", CHAT]);
 const DEFAULT_MAX_TOKENS = 16; // what OpenAI's and vLLM's completions generate when nothing is said
+// A chat that says nothing may fill the model's whole context, which nobody could lease: it gets this limit.
+const DEFAULT_CHAT_TOKENS = Number(process.env.DEFAULT_CHAT_TOKENS ?? 4096);
 
 // A lease belongs to one engine: each target is an engine with the sidecar of the same pod.
 async function targets() {
@@ -36,7 +39,8 @@ function tokensOf(body) {
   const prompt = Array.isArray(body.prompt) && body.prompt.every(Number.isInteger)
     ? body.prompt.length
     : Math.ceil(Buffer.byteLength(JSON.stringify(body.prompt ?? body.messages ?? "")) / 3);
-  return Math.max(1, prompt) + Number(body.max_completion_tokens ?? body.max_tokens ?? DEFAULT_MAX_TOKENS);
+  const most = Number(body.max_completion_tokens ?? body.max_tokens ?? DEFAULT_MAX_TOKENS);
+  return Math.max(1, prompt) + Number(body.n ?? 1) * most; // n answers share one prompt
 }
 
 async function lease(url, method, path, body) {
@@ -76,9 +80,16 @@ async function handle(request, response) {
     if (size > MOST_BODY_BYTES) return send(response, 413, { error: "the body is too large" });
     chunks.push(chunk);
   }
-  const raw = Buffer.concat(chunks);
+  let raw = Buffer.concat(chunks);
   let body;
-  try { body = JSON.parse(raw); } catch { return send(response, 400, { error: "the body is not JSON" }); }
+  try { body = JSON.parse(raw); } catch { body = undefined; }
+  if (body === null || typeof body !== "object" || Array.isArray(body)) {
+    return send(response, 400, { error: "the body is not a JSON request" });
+  }
+  if (request.url === CHAT && body.max_completion_tokens == null && body.max_tokens == null) {
+    body.max_tokens = DEFAULT_CHAT_TOKENS;
+    raw = JSON.stringify(body);
+  }
   const { target, id, refused } = await acquire(tokensOf(body), request.headers["x-request-class"]);
   if (refused) return send(response, 429, refused.body, { "Retry-After": refused.retryAfter ?? "1" });
 

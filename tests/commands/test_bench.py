@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from chat_server import Manner, chat_server
+from flood_server import flood_server
 from load_commands import BANDWIDTH, MODEL, quick_engine, start, stepscope
 from sim_helpers import get, value
 from stepscope.commands import bench
@@ -57,6 +58,9 @@ def test_a_mix_is_one_row_of_several_classes() -> None:
         (("--mix=4x100", "--concurrency=2"), "--mix: goes without --concurrency"),
         (("--mix=800x100,800x10",), "--mix: more than 1024 streams"),
         (("--output-tokens=1",), "--output-tokens: "),
+        (("--input-tokens=1000000000000",), "above the largest allowed, 10000000"),
+        (("--mix=1x1000000000000",), "above the largest allowed, 10000000"),
+        (("--csv=/tmp",), "--csv: /tmp is a directory"),
         (("--csv=/nowhere/b.csv",), "--csv: /nowhere is not a directory"),
     ],
 )
@@ -174,3 +178,53 @@ def test_the_time_bounds_a_row() -> None:
     assert time.monotonic() - began < 12.0
     assert status == 1
     assert "the time was over before all requests had been answered" in out
+    assert "timeout" not in out  # we hung up: the engine did not fail
+
+
+def test_an_engine_that_dies_is_given_up() -> None:
+    """Rows are not tried to the end of the time on a port where nobody listens."""
+    with quick_engine() as server:
+        process = start(
+            "bench", f"--engine.url={server.url}", "--concurrency=12", "--input-tokens=100", "--requests=1000",
+            "--output-tokens=20000", "--max-seconds=60",
+        )  # fmt: skip
+        try:
+            until = time.monotonic() + 20.0
+            while time.monotonic() < until and value(get(server.url + "/metrics"), "vllm:num_requests_running") < 12:
+                time.sleep(0.05)
+            server.stop()
+            out, err = process.communicate(timeout=30)
+        finally:
+            process.kill()
+            process.wait()
+    assert process.returncode == 1, err
+    assert "Traceback" not in err
+    assert "given up: nothing but failures" in out
+
+
+def test_a_file_that_cannot_be_written_costs_nobody_the_table() -> None:
+    """The table is shown first; then one line and exit 2."""
+    with quick_engine() as server:
+        status, out, err = stepscope(
+            "bench", f"--engine.url={server.url}", "--concurrency=1", "--output-tokens=5", "--csv=/dev/full"
+        )
+    assert status == 2
+    assert "1x512" in out
+    assert err.splitlines()[-1] == "stepscope: --csv: /dev/full: No space left on device"
+
+
+@pytest.mark.parametrize(
+    ("streams", "gap_seconds", "tokens", "is_bottleneck"), [(48, 0.0, 3000, True), (4, 0.2, 6, False)]
+)
+@pytest.mark.parametrize("counts", [False, True])
+def test_a_client_that_cannot_keep_up_says_so(
+    streams: int, gap_seconds: float, tokens: int, is_bottleneck: bool, counts: bool
+) -> None:
+    """Tokens as fast as connections take them overload it, tokens at 5/s do not; with and without engine counters."""
+    with flood_server(gap_seconds, counts=counts) as url:
+        status, out, err = stepscope(
+            "bench", f"--engine.url={url}", f"--concurrency={streams}", f"--requests={streams}", "--input-tokens=16",
+            f"--output-tokens={tokens}",
+        )  # fmt: skip
+    assert status == 0, err
+    assert ("CLIENT BOTTLENECK: " in out) == is_bottleneck, out

@@ -36,20 +36,6 @@ def near(value: float) -> Any:
     return pytest.approx(value, rel=WITHIN)
 
 
-@pytest.fixture
-def plan(capsys: pytest.CaptureFixture[str]) -> Any:
-    """Runs `stepscope plan --json` and gives its document."""
-
-    def run(*flags: str) -> dict[str, Any]:
-        status = cli.main(["plan", *flags, "--json"])
-        shown = capsys.readouterr()
-        assert status == 0, shown.err
-        document: dict[str, Any] = json.loads(shown.out)
-        return document
-
-    return run
-
-
 def test_one_stream_of_qwen3_8b_takes_8_2_ms(plan: Any) -> None:
     """8.16 ms of weights alone: about 120 tokens a second."""
     row = plan(*QWEN, "--context-tokens=0", "--concurrency=1")["concurrency"][0]
@@ -124,10 +110,11 @@ def test_mpt_7b_from_one_measured_point(plan: Any) -> None:
     )  # fmt: skip
     found = plan(
         *common, f"--model.kv-bytes-per-token={kv}", f"--calibration.prefill-cost-seconds-per-token={prefill}",
-        "--context-tokens=544", "--prompt-tokens=512", "--output-tokens=64",
+        "--context-tokens=544", "--prompt-tokens=512",
     )  # fmt: skip
-    for row in found["concurrency"]:
-        assert steps * row["itl_seconds"] / measured[row["requests"]] == pytest.approx(1, abs=0.06)
+    for row in found["concurrency"]:  # static batches: all prompts first, then 64 steps
+        whole = row["requests"] * found["prefill_seconds_linear"] + steps * row["step_seconds"]
+        assert whole / measured[row["requests"]] == pytest.approx(1, abs=0.06)
     by_weights = plan(*common, "--model.kv-bytes-per-token=1", "--context-tokens=0")
     alone, crowd = by_weights["concurrency"][0], by_weights["concurrency"][-1]
     assert measured[64] / (crowd["step_seconds"] / alone["step_seconds"] * measured[1]) == pytest.approx(4.6, abs=0.05)
@@ -219,55 +206,6 @@ def test_tables_markdown_and_picture_say_the_same(capsys: pytest.CaptureFixture[
     assert "memory budget 377,062" in words
 
 
-@pytest.mark.parametrize(
-    ("flags", "line"),
-    [
-        ((), "plan needs --context-tokens, or --mix for several kinds of requests"),
-        (("--context-tokens=1",), "plan needs --model.id, --model.config, or --model.weight-bytes (or --model.params) "
-         "and --model.kv-bytes-per-token"),
-        (("--mix=40x2000", "--context-tokens=5"), "--mix: cannot be given together with --context-tokens; both say how "
-         "long contexts are"),
-        (("--mix=40",), '--mix: "40" is not REQUESTSxTOKENS (example: 40x2000,2x100000)'),
-        (("--mix=0x10",), '--mix: "0" is not above 0'),
-        (("--context-tokens=-1",), '--context-tokens: "-1" is below the smallest allowed, 0'),
-        (("--context-tokens=nan",), '--context-tokens: "nan" is not a finite number'),
-        (("--context-tokens=1", "--concurrency=1,x"), '--concurrency: "x" is not a number (examples: 50, 0.9, 16.4e9)'),
-        (("--context-tokens=1", "--concurrency=,"), '--concurrency: "," is not a list of 1 to 64 values, separated by '
-         "commas"),
-        (("--context-tokens=1", "--utilization=90"), '--utilization: "90" is above the largest allowed, 1'),
-        (("--context-tokens=1", "--daily-users=5"), "--daily-users: needs --output-tokens, to know how long a request "
-         "takes"),
-        (("--context-tokens=1", "--tokens-per-second=5"), "--tokens-per-second: needs --gpu-price-per-hour"),
-        (("--context-tokens=1", "--json", "--markdown"), "--markdown: cannot be given together with --json"),
-        (("--context-tokens=1", "--plot=/nowhere/p.svg"), '--plot: the folder of "/nowhere/p.svg" is not there'),
-        (("--context-tokens=1", "--model.weight-bytes=1e9", "--model.kv-bytes-per-token=1e5"), "plan: GPU: give "
-         "--hardware.gpu and --hardware.count, or --calibration.*"),
-        (("--context-tokens=1", "--hardware.gpu=H9000", *QWEN[:3]), "GPU 'H9000' is not in the table; nearest: H200-SXM"
-         ", H100-SXM, GH200-96GB, RTXA6000"),
-        ((*QWEN, "--context-tokens=1", "--calibration.effective-bandwidth-bytes-per-second=1e12"),
-         "--bandwidth-efficiency: cannot be given together with --calibration.*"),
-        (("--context-tokens=1", "--engine.url=http://127.0.0.1:9", *QWEN), "--engine.url: http://127.0.0.1:9: "),
-    ],
-)  # fmt: skip
-def test_wrong_inputs_get_one_line(capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], line: str) -> None:
-    """And exit status 2, with nothing on standard output."""
-    assert cli.main(["plan", *flags]) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert shown.err.startswith("stepscope: ")
-    assert shown.err.count("\n") == 1
-    said = shown.err.removeprefix("stepscope: ").rstrip("\n")
-    assert said == line or (line.endswith(": ") and said.startswith(line))
-
-
-def test_a_model_that_does_not_fit_is_told_so(plan: Any) -> None:
-    """No number of replicas helps."""
-    found = plan("--model.id=meta-llama/Llama-3.1-70B", "--hardware.gpu=RTX4090", "--context-tokens=1000")
-    assert found["limits"]["memory"]["requests"] == 0
-    assert found["gpus"] is None
-    assert found["sizes"][0]["why_not"] == "the weights do not fit into the GPU memory"
-
-
 def test_beside_a_running_engine_the_plan_starts_from_what_it_does(plan: Any) -> None:
     """Capacity is the engine's; a step that is slower than the law slows the plan; what differs is named."""
     config = small(num_gpu_blocks=10_000)
@@ -294,3 +232,10 @@ def test_beside_a_running_engine_the_plan_starts_from_what_it_does(plan: Any) ->
     said = "\n".join(found["checks"])
     for name in ("runtime overhead", "--gpu-memory-utilization", "block size", "decode step: 1."):
         assert name in said, said
+
+
+def test_nobody_waits_for_his_own_prompt(plan: Any) -> None:
+    """With 100 tokens in and 10 out, each other user brings 10 prompt tokens between two of mine."""
+    found = plan(*RTX_4090, "--prompt-tokens=100", "--output-tokens=10")
+    assert [row["prefill_tokens_per_step"] for row in found["concurrency"]] == [0.0, 490.0, 990.0]
+    assert found["concurrency"][0]["itl_seconds"] == found["concurrency"][0]["step_seconds"]

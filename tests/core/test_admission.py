@@ -70,6 +70,15 @@ def test_two_agents_cannot_starve_forty_chats() -> None:
     assert [lease(budget.acquire(2_000)) for _ in range(30)]
 
 
+def test_a_share_below_one_keeps_chats_from_starving_the_agents() -> None:
+    """Chats that fill what they may leave the rest to long contexts, which otherwise wait as long as chats come."""
+    for share, served in ((1.0, False), (0.6, True)):
+        budget, _ = make(replace(POLICY, class_shares=(("chat", share), ("long", 0.5))))
+        while isinstance(budget.acquire(2_000), Lease):
+            pass
+        assert isinstance(budget.acquire(40_000, queue=True), Lease) == served
+
+
 def test_the_smallest_of_the_budgets_counts_and_is_named() -> None:
     """Speed, memory, or what the operator set."""
     budget, _ = make()

@@ -34,9 +34,13 @@ def engine(itl: float = 0.01, observations: float = 200.0, per_step: float = 1.0
 
 
 def made(
-    *traces: Trace, span: EngineSpan | None = None, cpu: float = 0.1, price: float | None = None
+    *traces: Trace,
+    span: EngineSpan | None = None,
+    cpu: float = 0.1,
+    price: float | None = None,
+    late: float | None = None,
 ) -> dict[str, object]:
-    outcome = Outcome(traces, (1.0, 2.0), 2.0, cpu, span)
+    outcome = Outcome(traces, (1.0, 2.0), 2.0, cpu, span, late)
     return row(ASKED, outcome, FACTS, GIVEN, family="vllm", price_per_hour=price)
 
 
@@ -71,22 +75,43 @@ def test_outcomes_are_counted_apart() -> None:
 
 
 @pytest.mark.parametrize(
+    ("gap", "span", "cpu", "late", "says"),
+    [
+        (0.01, engine(), 1.8, 0.0001, "90% of the one core"),
+        (0.01, engine(), 0.1, 0.0009, None),
+        (0.01, None, 0.1, 0.002, "came 2 ms late to its tokens, 20% of the time between two"),
+        (0.01, None, 0.1, 0.05, "5 times the time between two"),
+        (0.012, engine(), 0.1, 0.0001, None),  # late on their way: another's fault
+        (0.01, None, 0.1, None, None),
+    ],
+)
+def test_a_client_that_was_the_bottleneck_is_said(
+    gap: float, span: EngineSpan | None, cpu: float, late: float | None, says: str | None
+) -> None:
+    """By its share of a core, or by how late it came to run."""
+    found = made(trace(gap=gap), trace(gap=gap), span=span, cpu=cpu, late=late)["client_bottleneck"]
+    assert (says is None and found is None) or (says is not None and says in str(found))
+
+
+@pytest.mark.parametrize(
     ("gap", "span", "cpu", "says"),
     [
-        (0.01, engine(), 1.8, "90% of the one core"),
-        (0.012, engine(), 0.1, "20% further apart"),
-        (0.01, engine(), 0.1, None),
+        (0.012, engine(), 0.1, "20% further apart than the engine made them; not by this client"),
+        (0.012, engine(), 1.9, "20% further apart than the engine made them"),
+        (0.0105, engine(), 0.1, None),
         (0.012, engine(observations=20.0), 0.1, None),
         (0.01, engine(itl=0.02, per_step=2.0), 0.1, None),  # a step of two tokens
         (0.01, None, 0.1, None),
     ],
 )
-def test_a_client_that_was_the_bottleneck_is_said(
+def test_tokens_that_were_late_on_their_way_are_said(
     gap: float, span: EngineSpan | None, cpu: float, says: str | None
 ) -> None:
-    """By its share of a core, or by tokens that came further apart than they were made."""
-    found = made(trace(gap=gap), trace(gap=gap), span=span, cpu=cpu)["client_bottleneck"]
-    assert (says is None and found is None) or (says is not None and says in str(found))
+    """Between the engine's step and this client; whose fault it is depends on whether the client was slow itself."""
+    found = made(trace(gap=gap), trace(gap=gap), span=span, cpu=cpu, late=0.0001)
+    assert (found["late_delivery"] is None) == (says is None)
+    assert says is None or str(found["late_delivery"]).startswith(f"tokens came {says}")
+    assert "not by this client" not in str(found["late_delivery"]) or found["client_bottleneck"] is None
 
 
 def test_classes_of_a_mix_have_their_own_speed() -> None:

@@ -41,11 +41,20 @@ def test_the_speed_limit_is_where_the_step_reaches_its_target() -> None:
     assert (spread["bandwidth"].low_requests, spread["bandwidth"].high_requests) == (2, 10)
 
 
+def test_the_tokens_of_the_speed_limit_are_those_of_its_requests() -> None:
+    """A price per sequence is paid by as many as fit, not by one: 8 ms for n x (1 ms of KV + 1 ms) leave 4 of 1,000."""
+    priced = replace(REPLICA, law=replace(LAW, sequence_cost_seconds=1e-3))
+    found = {limit.name: limit for limit in limits(priced, replace(DEMAND, mix=(ContextClass(1, 1000.0),),
+                                                                   objective_tokens_per_second=50))}  # fmt: skip
+    assert found["bandwidth"].requests == 4
+    assert found["bandwidth"].tokens == pytest.approx(4000)
+
+
 def test_the_prefill_of_others_lowers_the_limit_for_tpot() -> None:
-    """With 1,000 tokens in and 100 out, each request brings 10 prompt tokens a step: 1 ms more each."""
+    """With 1,000 tokens in and 100 out, each other request brings 10 prompt tokens a step: 1 ms more each."""
     demand = replace(DEMAND, objective_tokens_per_second=50, output_tokens=100.0)
     found = {limit.name: limit.requests for limit in limits(REPLICA, demand)}
-    assert found["tpot"] == 5  # 10 + 5 x (1 + 1) = 20 ms
+    assert found["tpot"] == 5  # 10 + 5 + 4 = 19 ms, and 21 with one more
     assert size(REPLICA, demand).binding == min(limits(REPLICA, demand), key=lambda limit: limit.requests)
 
 
@@ -163,6 +172,23 @@ def test_what_differs_between_plan_and_engine_is_named() -> None:
         "--max-num-seqs: 5 requests", "preemptions: 3", "decode step: 1.40 times",
     ):  # fmt: skip
         assert any(part in line for line in said), part
+
+
+@pytest.mark.parametrize(
+    ("served", "differs"),
+    [
+        (("Qwen/Qwen3-8B",), False),
+        (("chat", "/cache/models--Qwen--Qwen3-8B/snapshots/b968826d/"), False),
+        (("chat", "/models/qwen3-8b"), False),
+        (("chat", "/models/llama"), True),
+        (("Qwen/Qwen3-8B-FP8",), True),
+        ((), False),
+    ],
+)
+def test_a_plan_for_another_model_than_the_engine_serves_is_named(served: tuple[str, ...], differs: bool) -> None:
+    """By the name it has, or the place it was loaded from."""
+    said = checks(REPLICA, "bfloat16", DEMAND, Reality(served=served), "Qwen/Qwen3-8B")
+    assert said == ([f"model: planned Qwen/Qwen3-8B, the engine serves {' from '.join(served)}"] if differs else [])
 
 
 def test_a_ratio_from_few_observations_is_not_used() -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from admission_helpers import ask, leasing, simulated
+from chat_server import Manner, chat_server
 from shared_data import REPOSITORY
 from stepscope import settings as table
 from stepscope.sim.server import SimServer
@@ -237,12 +238,42 @@ def test_the_pods_behind_a_service_are_addressed_themselves(command: list[str]) 
                 assert stand.running() == 1
 
 
-def test_bad_requests_are_the_client_s_fault(stand: Stand) -> None:
-    """Not JSON: 400 from the gateway; a wrong model: the engine's own answer, and no lease left."""
+def test_several_answers_and_chats_without_a_limit_lease_what_they_may_hold(command: list[str]) -> None:
+    """One prompt and n answers; a chat that could go on to the end of the context is given a limit."""
+    manner = Manner(path="/v1/chat/completions", takes_extras=True, gap_seconds=0.05)
+    with (
+        chat_server(manner) as engine,
+        leasing(engine) as leases,
+        gateway(command, engine, leases, DEFAULT_CHAT_TOKENS="300") as (port, _),
+    ):
+
+        def held() -> float:
+            return float(ask(f"{leases}/v1/budget", "GET").document["leased_tokens"])
+
+        messages = [{"role": "user", "content": ""}]  # counted as about 10 tokens
+        for body, outputs in (({}, 300), ({"max_tokens": 40, "n": 3}, 120)):
+            text = json.dumps({"messages": messages, **body}).encode()
+            with socket.create_connection(("127.0.0.1", port), timeout=10) as sock:
+                sock.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                             b"Content-Length: %d\r\n\r\n%b" % (len(text), text))  # fmt: skip
+                assert eventually(lambda: bool(manner.asked))
+                assert outputs < held() <= outputs + 20
+            assert eventually(lambda: held() == 0)
+            assert manner.asked.pop()["max_tokens"] == body.get("max_tokens", 300)
+
+
+@pytest.mark.parametrize("text", ["{", "null", "7", "[]"])
+def test_what_is_no_request_is_refused(stand: Stand, text: str) -> None:
+    """400 from the gateway, and nothing on lease."""
     connection = http.client.HTTPConnection("127.0.0.1", stand.port, timeout=10)
-    connection.request("POST", "/v1/completions", "{", {"Content-Type": "application/json"})
+    connection.request("POST", "/v1/completions", text, {"Content-Type": "application/json"})
     assert connection.getresponse().status == 400
     connection.close()
+    assert stand.leased() == 0
+
+
+def test_bad_requests_are_the_client_s_fault(stand: Stand) -> None:
+    """A wrong model: the engine's own answer, and no lease left."""
     status, _, body = stand.post({"model": "other", "prompt": [1], "max_tokens": 5})
     assert (status, "does not exist" in body) == (404, True)
     assert eventually(lambda: stand.leased() == 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -162,3 +163,43 @@ def test_the_key_is_sent_and_a_bad_one_is_named(tmp_path: Path) -> None:
     assert bad.outcome == "connection"
     assert str(key) in bad.reason
     assert "two words" not in bad.reason
+
+
+def test_a_server_that_takes_no_connection_is_not_called_slow() -> None:
+    """Its backlog is full: nothing was sent, so no token can be late."""
+    with socket.socket() as full, contextlib.ExitStack() as waiting:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for _ in range(4):  # one is taken, the next ones wait for ever
+            other = waiting.enter_context(socket.socket())
+            other.setblocking(False)
+            other.connect_ex(full.getsockname())
+        time.sleep(0.1)
+        url = f"http://127.0.0.1:{full.getsockname()[1]}"
+        client = LoadClient(ScrapeOptions(url, 4.0, connect_timeout_seconds=0.3), MODEL)
+        stream = client.stream(100, 10)
+        stream.run()
+    assert (stream.outcome, stream.reason) == ("connection", "no connection within the time allowed")
+
+
+def test_a_body_refused_on_its_way_says_the_server_s_own_reason() -> None:
+    """A proxy with a limit answers and hangs up before it has everything."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def refuse() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(
+                    b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 14\r\nConnection: close\r\n\r\nbody too large"
+                )
+                connection.shutdown(socket.SHUT_WR)
+                time.sleep(0.2)  # what is still on its way is not read
+
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        stream = client_of(f"http://127.0.0.1:{server.getsockname()[1]}").stream(3_000_000, 10)
+        stream.run()
+        thread.join()
+    assert stream.outcome == "rejected"
+    assert "body too large" in stream.reason

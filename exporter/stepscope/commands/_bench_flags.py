@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from stepscope.commands._flags import read_flag
 from stepscope.errors import ConfigError
 from stepscope.runtime.load_crew import Work
 
+MOST_TOKENS = 10_000_000  # the longest context that a public model claims (Llama 4 Scout); prompts are built in memory
 MAX_STREAMS = 1024  # threads of one process; each holds a connection
 _PART = re.compile(r"(\d+)x(\d+)")
 _CONCURRENCY, _INPUT_TOKENS, _OUTPUT_TOKENS, _MAX_SECONDS = "1,8,32", "512", 128, 600.0
@@ -82,6 +84,7 @@ def read_flags(args: argparse.Namespace) -> Flags:
         return read_flag(args, name, kind, default)
 
     count = kinds.whole_number(least=1)
+    tokens = _tokens(1)
     mix = read("mix", kinds.many(_part), ())
     for other in ("concurrency", "input_tokens") if mix else ():
         if getattr(args, other) is not None:
@@ -90,8 +93,8 @@ def read_flags(args: argparse.Namespace) -> Flags:
         raise ConfigError(f"--mix: more than {MAX_STREAMS} streams")
     return Flags(
         concurrency=read("concurrency", kinds.many(_streams), kinds.many(_streams)(_CONCURRENCY)),
-        input_tokens=read("input_tokens", kinds.many(count), kinds.many(count)(_INPUT_TOKENS)),
-        output_tokens=read("output_tokens", kinds.whole_number(least=2), _OUTPUT_TOKENS),
+        input_tokens=read("input_tokens", kinds.many(tokens), kinds.many(tokens)(_INPUT_TOKENS)),
+        output_tokens=read("output_tokens", _tokens(2), _OUTPUT_TOKENS),
         requests=read("requests", count),
         mix=mix,
         max_seconds=read("max_seconds", kinds.number(least=1, most=86400), _MAX_SECONDS),
@@ -120,6 +123,16 @@ def rows_of(flags: Flags) -> Iterator[Row]:
             yield Row(f"{streams}x{tokens}", tuple(works))
 
 
+def _tokens(least: int) -> Callable[[str], int]:
+    def parse(value: str) -> int:
+        count = kinds.whole_number(least=least)(value)
+        if count > MOST_TOKENS:
+            raise ValueError(f"{kinds.quoted(value)} is above the largest allowed, {MOST_TOKENS}")
+        return count
+
+    return parse
+
+
 def _streams(value: str) -> int:
     count = kinds.whole_number(least=1)(value)
     if count > MAX_STREAMS:
@@ -131,11 +144,18 @@ def _part(value: str) -> tuple[int, int]:
     found = _PART.fullmatch(value)
     if found is None or not int(found[1]) or not int(found[2]):
         raise ValueError(f"{kinds.quoted(value)} is not STREAMSxTOKENS (example: 40x2000,2x100000)")
-    return int(found[1]), int(found[2])
+    return int(found[1]), _tokens(1)(found[2])
 
 
 def _writable(flag: str, path: Path | None) -> Path | None:
     """Checked before the load: an hour's figures must not meet a folder that is not there."""
-    if path is not None and not path.parent.is_dir():
-        raise ConfigError(f"--{flag.replace('_', '-')}: {path.parent} is not a directory")
+    name = f"--{flag.replace('_', '-')}"
+    if path is None:
+        return None
+    if not path.parent.is_dir():
+        raise ConfigError(f"{name}: {path.parent} is not a directory")
+    if path.is_dir():
+        raise ConfigError(f"{name}: {path} is a directory")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ConfigError(f"{name}: {path} may not be written")
     return path

@@ -64,8 +64,12 @@ def _warnings(row: Mapping[str, Any]) -> Iterator[str]:
         yield f"{said}; first {row['first_failure']}"
     if row["client_bottleneck"]:
         yield f"CLIENT BOTTLENECK: {row['client_bottleneck']}"
+    if row["late_delivery"]:
+        yield row["late_delivery"]
     if row["interrupted"]:
         yield "interrupted"
+    elif row["given_up"]:
+        yield "given up: nothing but failures, and more requests would not help"
     elif not row["finished"]:
         yield "the time was over before all requests had been answered"
     if not row["steady"]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stepscope import engines
 from stepscope import settings as table
@@ -49,8 +49,11 @@ def look(settings: Settings) -> Seen:
         raise ConfigError(f"--engine.url: {settings[table.ENGINE_URL]}: {error}") from None
     finally:
         scraper.close()
-    lengths = [model.max_model_len for model in models.value or [] if model.max_model_len]
-    return Seen(_reality(reading, views[0], max(lengths, default=None)), facts, keeper.assumed.missing)
+    bases = [model for model in models.value or [] if model.parent is None]
+    lengths = [model.max_model_len for model in bases if model.max_model_len]
+    served = tuple(dict.fromkeys(name for model in bases[:1] for name in (model.id, model.root) if name))
+    reality = replace(_reality(reading, views[0], max(lengths, default=None)), served=served)
+    return Seen(reality, facts, keeper.assumed.missing)
 
 
 def _read(scraper: Scraper, settings: Settings) -> Reading:

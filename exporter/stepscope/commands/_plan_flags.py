@@ -29,7 +29,8 @@ def _context_class(value: str) -> ContextClass:
 _tokens = kinds.number(least=0, most=1e9)
 _count = kinds.whole_number(least=1)
 _share = kinds.number(above=0, most=1)
-_price = kinds.number(above=0)
+_efficiency = kinds.number(least=0.001, most=1)  # below is a slip of units
+_price = kinds.number(least=1e-6, most=1e9)
 
 
 def _requests(value: str) -> int:
@@ -60,13 +61,13 @@ FLAGS = (
     _Flag("utilization", _share, "RATIO", "share of the GPU memory that the engine may use", UTILIZATION),
     _Flag("runtime-overhead-bytes", kinds.number(least=0), "BYTES",
           "memory per GPU beside weights and KV: activations, CUDA graphs, libraries", 0.0),
-    _Flag("bandwidth-efficiency", _share, "RATIO",
+    _Flag("bandwidth-efficiency", _efficiency, "RATIO",
           "share of the peak bandwidth that reads reach; replaces the data-sheet defaults, their overheads included"),
-    _Flag("decode-efficiency", _share, "RATIO", "share of the peak FLOP/s that decoding reaches"),
-    _Flag("prefill-efficiency", _share, "RATIO", "share of the peak FLOP/s that prompts reach"),
+    _Flag("decode-efficiency", _efficiency, "RATIO", "share of the peak FLOP/s that decoding reaches"),
+    _Flag("prefill-efficiency", _efficiency, "RATIO", "share of the peak FLOP/s that prompts reach"),
     _Flag("prompt-tokens", _tokens, "TOKENS",
           "tokens computed for a new request, without prefix cache hits. Default: the longest context"),
-    _Flag("output-tokens", kinds.number(above=0, most=1e9), "TOKENS",
+    _Flag("output-tokens", kinds.number(least=1, most=1e9), "TOKENS",
           "tokens generated for a request; with it each step carries the prompts of others, as in a steady state"),
     _Flag("prefill-tokens-per-step", _tokens, "TOKENS", "prompt tokens of others in each step; instead of the above"),
     _Flag("chunk-tokens", kinds.number(least=1, most=1e9), "TOKENS",
@@ -122,6 +123,11 @@ def read(args: argparse.Namespace) -> PlanFlags:
         raise ConfigError("--mix: cannot be given together with --context-tokens; both say how long contexts are")
     if values["mix"] is None and values["context-tokens"] is None:
         raise ConfigError("plan needs --context-tokens, or --mix for several kinds of requests")
+    prompt, longest = values["prompt-tokens"], _longest(values)
+    if prompt is not None and prompt > longest:
+        raise ConfigError(
+            f"--prompt-tokens: {prompt:.0f} is more than the longest context, {longest:.0f}, which contains it"
+        )
     if values["output-tokens"] is not None and values["prefill-tokens-per-step"] is not None:
         raise ConfigError("--prefill-tokens-per-step: cannot be given together with --output-tokens")
     if values["daily-users"] is not None and values["output-tokens"] is None:
@@ -133,3 +139,8 @@ def read(args: argparse.Namespace) -> PlanFlags:
     if args.plot is not None and not Path(args.plot).parent.is_dir():
         raise ConfigError(f"--plot: the folder of {kinds.quoted(args.plot)} is not there")
     return PlanFlags(values)
+
+
+def _longest(values: dict[str, Any]) -> float:
+    mix = values["mix"]
+    return float(max(part.tokens for part in mix) if mix is not None else values["context-tokens"])

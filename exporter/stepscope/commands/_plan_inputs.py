@@ -52,6 +52,8 @@ class Inputs:
             law = replace(law, kv_bytes_per_token=per_token)
         if per_token <= 0.0:
             raise ConfigError("plan: KV bytes per token are not known: give --model.kv-bytes-per-token")
+        if per_token < 1.0:
+            raise ConfigError(f"--model.kv-bytes-per-token: {per_token:g} is below one byte")
         # A measured or pooled law has the all-reduces in its overhead already.
         bare = law.step_overhead_seconds == 0.0 and law.batch_growth_seconds == 0.0
         return Replica(
@@ -64,7 +66,32 @@ class Inputs:
             overhead_bytes=self.flags["runtime-overhead-bytes"],
             capacity_tokens=self.given.capacity_override_tokens,
             collective=self._collective() if bare else None,
+            reduce_seconds_per_sequence=self._reduces_in(law, gpu_count),
+            active_params=self.model.active_params,
+            compute_flops_per_second=self._compute_flops(gpu_count),
         )
+
+    def law_assumptions(self) -> tuple[str, ...]:
+        """Where the law is from if nothing was measured, and what a calibration was made for and is not there now."""
+        if self.flags["bandwidth-efficiency"] is not None:
+            return ()
+        return assume(self.given, self.model, 1, None, ())[1].law_assumptions
+
+    def _reduces_in(self, law: StepLaw, gpu_count: int) -> float:
+        """Seconds per sequence of the pooled law's all-reduces: what one GPU's law has not."""
+        pooled = self._law(gpu_count)
+        if gpu_count < 2 or pooled.source != "datasheet" or not pooled.sequence_cost_seconds:
+            return 0.0
+        inside = max(0.0, pooled.sequence_cost_seconds - self._law(1).sequence_cost_seconds)
+        return inside * law.sequence_cost_seconds / pooled.sequence_cost_seconds  # scaled to a running engine
+
+    def _compute_flops(self, gpu_count: int) -> float | None:
+        """FLOP/s that decoding may reach, all GPUs, at the precision of the weights."""
+        gpu, share = self.given.gpu, self.flags["decode-efficiency"] or DATASHEET_COMPUTE_SHARE
+        if gpu is not None and gpu.fp8_flops and self.given.peak_flops is None and "8" in self.model.weight_dtype:
+            return gpu.fp8_flops * gpu_count * share
+        flops = replace(self.given, gpu_count=gpu_count).flops
+        return flops * share if flops is not None else None
 
     def _collective(self) -> Collective | None:
         row = all_reduce_of(self.given.gpu.name) if self.given.gpu is not None else None
@@ -94,10 +121,23 @@ class Inputs:
         return law
 
 
+def check_heads(inputs: Inputs) -> None:
+    """Raises ConfigError for a number of GPUs that tensor parallelism cannot use: engines refuse to start with it."""
+    count, shape = inputs.given.gpu_count, inputs.shape
+    if shape is not None and shape.heads % count:
+        sizes = ", ".join(str(size) for size in range(1, min(shape.heads, 64) + 1) if shape.heads % size == 0)
+        raise ConfigError(
+            f"--hardware.count: {count} GPUs cannot share {shape.heads} attention heads evenly (possible: {sizes}); it "
+            "is the size of one replica"
+        )
+
+
 def gather(settings: Settings, flags: PlanFlags, environ: Mapping[str, str] = os.environ) -> Inputs:
     """The inputs of an offline plan. Raises ConfigError or FactError."""
     model, assumptions = _model(settings, flags, environ)
-    return inputs_for(model, given_of(settings), settings, flags, assumptions)
+    inputs = inputs_for(model, given_of(settings), settings, flags, assumptions)
+    check_heads(inputs)
+    return inputs
 
 
 def inputs_for(

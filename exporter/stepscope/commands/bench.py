@@ -14,6 +14,7 @@ from typing import Any
 
 from stepscope import __version__, config
 from stepscope.commands import _load
+from stepscope.commands._bench_beat import Beat
 from stepscope.commands._bench_flags import Flags, Row, add_flags, read_flags, rows_of
 from stepscope.commands._bench_text import table, write_csv, write_points
 from stepscope.core.bench_report import LoadAsked, Outcome, row
@@ -27,6 +28,7 @@ from stepscope.runtime.pages import finite
 HELP = "Put load on an engine and set what it did beside what the step law predicts."
 
 _POLL_SECONDS = 0.1
+_GRACE_SECONDS = 2.0  # what still runs when the time is over is hung up on; its own deadline would call that a failure
 # Nothing but these from so many requests: the engine is gone, or knows us not, and more requests would not help.
 _HOPELESS, _HOPELESS_REQUESTS = frozenset({"connection", "denied"}), 8
 
@@ -44,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     until = time.monotonic() + flags.max_seconds
     progress = _load.Progress("bench")
     found: list[dict[str, Any]] = []
-    with _load.TerminationAsInterrupt(), _load.opened(settings, until) as engine:
+    with _load.TerminationAsInterrupt(), _load.opened(settings, until + _GRACE_SECONDS) as engine:
         busy = _load.wait_until_idle(engine, progress, wait=args.wait, until_seconds=until)
         if busy is not None:
             print(f"stepscope: bench: {busy}", file=sys.stderr)
@@ -74,31 +76,34 @@ def _say(found: Sequence[dict[str, Any]], flags: Flags, engine: _load.Opened) ->
     if not found:
         return
     rows = [finite(one | _provenance(engine)) for one in found]
-    if flags.points_output is not None:
-        write_points(flags.points_output, rows)
-    if flags.csv is not None:
-        write_csv(flags.csv, rows)
     if flags.json:
         print(json.dumps({"rows": rows, "provenance": _provenance(engine)}, indent=1, allow_nan=False))
     else:
         print("\n".join(table(rows, flags.currency)))
+    # After what people see: a full disk must not cost them that.
+    if flags.points_output is not None:
+        write_points(flags.points_output, rows)
+    if flags.csv is not None:
+        write_csv(flags.csv, rows)
 
 
 def _row(engine: _load.Opened, asked: Row, flags: Flags, progress: _load.Progress, until: float) -> dict[str, Any]:
     """One load from its first request to its last, or to Ctrl-C; whatever happens, nothing is left running."""
     crew = Crew(engine.client, asked.works, keep=asked.is_mix)
+    beat = Beat()
     engine.watch.readings.clear()
     cpu_began, began = time.process_time(), time.monotonic()
-    finished = whole = interrupted = False
+    finished = whole = interrupted = given_up = False
     try:
         engine.watch.start()
         began = time.monotonic()
+        beat.start()
         crew.start()
         while not (finished := crew.wait(_POLL_SECONDS)) and time.monotonic() < until:
             if not whole and crew.started >= crew.size:
                 whole = True
                 engine.watch.read()
-            if _hopeless(crew):
+            if given_up := _hopeless(crew):
                 break
             progress.left = _left(crew, asked, began, until)
             progress.show(f"{asked.name}: {sum(bool(s.outcome) for s in crew.streams)} requests ended")
@@ -107,6 +112,7 @@ def _row(engine: _load.Opened, asked: Row, flags: Flags, progress: _load.Progres
     finally:
         ended = time.monotonic()
         traces = crew.traces()
+        beat.stop()
         crew.stop()
         engine.watch.read()
         engine.watch.stop()
@@ -120,6 +126,7 @@ def _row(engine: _load.Opened, asked: Row, flags: Flags, progress: _load.Progres
         window=window,
         seconds=ended - began,
         cpu_seconds=time.process_time() - cpu_began,
+        late_seconds=beat.mean_late_seconds,
         engine=span,
         finished=finished,
     )
@@ -127,16 +134,17 @@ def _row(engine: _load.Opened, asked: Row, flags: Flags, progress: _load.Progres
     price = flags.gpu_price_per_hour * engine.given.gpu_count if flags.gpu_price_per_hour is not None else None
     found = row(load, outcome, engine.facts, engine.given, family=engine.family, price_per_hour=price)
     failed = crew.failed
-    found["interrupted"] = interrupted
+    found["interrupted"], found["given_up"] = interrupted, given_up
     found["first_failure"] = f"{failed[0].outcome}: {failed[0].reason}" if failed else None
     return found
 
 
 def _hopeless(crew: Crew) -> bool:
-    failed = crew.failed
-    if len(failed) < min(_HOPELESS_REQUESTS, crew.size) or crew.started:
-        return False
-    return all(stream.outcome in _HOPELESS for stream in failed)
+    """The last requests of every stream all ended so, and none is being answered."""
+    ended = [stream.outcome for stream in crew.streams if stream.outcome]
+    last = ended[-max(_HOPELESS_REQUESTS, crew.size) :]
+    enough = len(last) >= min(_HOPELESS_REQUESTS, crew.size)
+    return enough and not crew.decoding and _HOPELESS.issuperset(last)
 
 
 def _left(crew: Crew, asked: Row, began: float, until: float) -> str:

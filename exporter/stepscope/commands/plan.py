@@ -17,7 +17,7 @@ from stepscope.commands._plan_inputs import Inputs, gather, inputs_for
 from stepscope.core.collectives import powers_of_two
 from stepscope.core.plan import Replica, row
 from stepscope.core.plan_reality import Reality, checks, scaled
-from stepscope.core.plan_report import Money, Plan, Users, document, tables
+from stepscope.core.plan_report import POOLED_REDUCES, Money, Plan, Users, document, tables
 from stepscope.core.plan_svg import draw
 from stepscope.core.sizing import MOST_REQUESTS, Sizing, size
 from stepscope.errors import ConfigError
@@ -25,6 +25,12 @@ from stepscope.runtime.facts import given_of
 from stepscope.runtime.pages import finite
 
 HELP = "Plan capacity: what fits, what binds, how fast, how many GPUs, at what cost."
+# Llama-3.3-70B in fp8, vLLM, 1, 47 and 93 requests of 350 tokens (decode sweep of ai-dynamo 0.7.0); medians.
+EFFICIENCY_UNDER_TENSOR_PARALLEL = (
+    "an efficiency has no overhead per layer in it: a 70B model on 2, 4 and 8 H100s took 1.0, 1.4 and 1.9 times as "
+    "long as at 0.6; without --bandwidth-efficiency the pooled law is used"
+)
+BEYOND_RANGE_FACTOR = 2.7  # docs/alert-quality.md: the same sweep
 _ROWS_ALONE = 12  # powers of two tabulated where no concurrency is asked for: up to 2,048 requests
 
 
@@ -49,7 +55,8 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError(f"plan: {'; '.join(seen.missing) or 'the engine names no model'}")
         inputs = inputs_for(seen.facts.model, given_of(settings), settings, flags)
         replica = inputs.replica(inputs.given.gpu_count)
-        lines = checks(replica, seen.facts.model.kv_dtype, inputs.demand, reality)
+        wanted = settings[table.MODEL_ID]
+        lines = checks(replica, seen.facts.model.kv_dtype, inputs.demand, reality, wanted)
         if reality.usable_ratio is not None:
             law = scaled(replica.law, reality.usable_ratio)
         if inputs.given.capacity_override_tokens is None and reality.capacity_tokens is not None:
@@ -102,7 +109,7 @@ def _report(inputs: Inputs, replica: Replica, *, is_offline: bool) -> dict[str, 
         "gpu": gpu.name if gpu is not None else None,
         "gpu_count": replica.gpu_count,
         **document(plan),
-        "assumptions": [*inputs.assumptions, *_law_words(replica)],
+        "assumptions": [*inputs.assumptions, *_law_words(inputs, replica), *_range_words(plan)],
     }
 
 
@@ -122,18 +129,44 @@ def _sizes(inputs: Inputs, asked: Sizing, *, is_offline: bool) -> Iterator[Sizin
     yield asked
 
 
-def _law_words(replica: Replica) -> Iterator[str]:
+def _law_words(inputs: Inputs, replica: Replica) -> Iterator[str]:
     law = replica.law
-    if law.source == "datasheet":
-        yield (f"nothing was calibrated: a step may take {law.low_factor:.2f} to {law.high_factor:.2f} times as long")
+    if law.source == "engine":
+        yield "the decode step is scaled to what the engine takes now; prompts are not"
+    else:
+        yield from inputs.law_assumptions()
     if law.prefill_cost_seconds_per_token == 0.0:
         yield "the calibration has no prefill cost: prompts are taken to cost nothing"
     if replica.capacity_tokens is None and replica.memory_bytes is not None and not replica.overhead_bytes:
         yield "memory beside weights and KV is taken as 0: give --runtime-overhead-bytes"
-    if replica.gpu_count > 1 and replica.collective is None:
+    yield from _tensor_parallel_words(replica)
+
+
+def _range_words(plan: Plan) -> Iterator[str]:
+    """Where the plan goes beyond what the pooled law was fitted on."""
+    slowest, context = plan.sizing.replica.law.slowest, plan.demand.mean_tokens
+    if slowest is None:
+        return
+    most = max((found.requests for found in plan.rows), default=0)
+    if most > slowest.max_sequences or context > slowest.max_context_tokens:
+        yield (
+            f"the pooled figures end at {slowest.max_sequences:.0f} requests and {slowest.max_context_tokens:,.0f} "
+            "tokens of context each; beyond, "
+            f"a public decode sweep took up to {BEYOND_RANGE_FACTOR} times as long"
+        )
+
+
+def _tensor_parallel_words(replica: Replica) -> Iterator[str]:
+    if replica.gpu_count < 2:
+        return
+    if replica.reduce_seconds_per_sequence:
+        yield f"all-reduces: {POOLED_REDUCES}"
+    elif replica.collective is None:
         yield "all-reduces are not counted apart: they are in the law's overhead, or not measured for this GPU"
-    if replica.gpu_count > 1 and replica.collective is not None:
+    else:
         yield f"all-reduces: {replica.collective.all_reduce.name}, {replica.collective.all_reduce.source}"
+    if replica.law.source == "given":
+        yield EFFICIENCY_UNDER_TENSOR_PARALLEL
 
 
 def _text(report: Mapping[str, Any], *, markdown: bool) -> Iterator[str]:
@@ -156,7 +189,7 @@ def _text(report: Mapping[str, Any], *, markdown: bool) -> Iterator[str]:
         yield bullet + f"a prompt of {demand['prompt_tokens']:,.0f} tokens takes {whole:.2f} s alone{attention}"
     if report["requests"] is not None:
         yield bullet + f"{report['requests']:,} requests fit one replica; {report['binding']} binds"
-    need = "no number of GPUs is enough" if report["gpus"] is None else f"{report['gpus']} GPU(s)"
+    need = f"{report['gpus']} GPU(s)" if report["gpus"] is not None else report["sizes"][-1]["why_not"]
     yield bullet + f"for this mix with a reserve of {demand['reserve']:.0%}: {need}"
     yield from (bullet + line for line in _cost_lines(report))
     for title, heads, rows in tables(report):

@@ -91,9 +91,8 @@ class ContextBudget:
         """
         if not 0.0 < tokens < math.inf:
             raise ValueError("tokens must be a positive number")
-        seconds = self._ttl(ttl_seconds)
-        name = self._class(tokens, class_name)
         with self._lock:
+            seconds, name = self._ttl(ttl_seconds), self._class(tokens, class_name)
             now = self._expire()
             refusal = self._judge(tokens, name, self._line.ahead_tokens(name, ticket, now))
             counts = self._counts[name]
@@ -118,9 +117,8 @@ class ContextBudget:
 
         Raises ValueError for more tokens than it has: they might not be there, and the request already runs.
         """
-        seconds = self._ttl(ttl_seconds)
         with self._lock:
-            now = self._expire()
+            seconds, now = self._ttl(ttl_seconds), self._expire()
             old = self._leases.get(lease_id)
             if old is None:
                 return None
@@ -164,6 +162,18 @@ class ContextBudget:
             self._inherited = min(self._inherited, held) if now < self._inherited_until else 0.0
             self._outside = max(gap, self._inherited)
             self._highest_leased = self._leased
+
+    def change(self, policy: AdmissionPolicy) -> None:
+        """Another policy from now on. Leases that were given stay as they are, also above a budget that became smaller.
+
+        A class that is no longer there keeps its counts, with a share of 0, and its leases until they end.
+        """
+        with self._lock:
+            self._expire()
+            self._policy, self._shares = policy, dict(policy.class_shares)
+            for name in [*self._counts, *self._shares]:
+                kept = self._counts.get(name, ClassCounts(name, 0.0))
+                self._counts[name] = replace(kept, share=self._shares.get(name, 0.0))
 
     def counts(self) -> AdmissionCounts:
         """A snapshot for metrics and pages."""

@@ -19,6 +19,9 @@ from stepscope.core.step_model import Load, predict
 CLIENT_ITL_EXCESS = 0.10  # of the client's mean ITL over the engine's: the frontend's own delay cancels between tokens
 # Of one core, which is all that Python's interpreter lock gives to the threads that read: near 1 tokens wait for it.
 CLIENT_CPU_SHARE = 0.8
+# Of the mean gap between tokens: how late a thread of the client comes to run. What is that late in noticing a token
+# shows in each single gap and in TTFT; in the mean gap only where it grows.
+CLIENT_LATE_SHARE = 0.10
 FEW_OBSERVATIONS = 50  # gaps below which client and engine are not compared
 
 
@@ -37,7 +40,8 @@ class LoadAsked:
 class Outcome:
     """What came of it. window: when the load stood whole, None where it never did (then everything counts).
 
-    seconds: from the first request to the end of the last. cpu_seconds: of this process meanwhile.
+    seconds: from the first request to the end of the last. cpu_seconds: of this process meanwhile. late_seconds: mean
+    time that a thread of this process which wants to run has to wait; None: not measured.
     """
 
     traces: tuple[Trace, ...]
@@ -45,6 +49,7 @@ class Outcome:
     seconds: float
     cpu_seconds: float
     engine: EngineSpan | None
+    late_seconds: float | None = None
     finished: bool = True  # False: the time was over before every request was sent
 
 
@@ -84,12 +89,14 @@ def row(
         "by_class": _classes(traces),
         "client_itl_seconds": client.itl_seconds if client else None,
         "client_cpu_share": outcome.cpu_seconds / outcome.seconds if outcome.seconds > 0.0 else None,
+        "client_late_seconds": outcome.late_seconds,
         "engine_counters": asdict(outcome.engine) if outcome.engine is not None else None,
         "cost_per_million_tokens": price_per_hour / 3600.0 / speed * 1e6 if price_per_hour and speed else None,
         **_prediction(load, itl, facts),
         **facts_columns(facts, given, load.sequences if load else 1.0, outcome.engine, family),
     }
     found["client_bottleneck"] = bottleneck(found)
+    found["late_delivery"] = delivery(found)
     return found
 
 
@@ -140,16 +147,27 @@ def facts_columns(
 
 def bottleneck(found: Mapping[str, Any]) -> str | None:
     """Why the client itself may have held the figures back; None where it did not."""
-    share, client, engine = found["client_cpu_share"], found["client_itl_seconds"], found["engine_counters"]
+    share, late = found["client_cpu_share"], found["client_late_seconds"]
     if share is not None and share > CLIENT_CPU_SHARE:
         return f"this client used {share:.0%} of the one core it can use: its times are too long"
+    gap = found["itl"]["mean"] if found["itl"] else None  # over the whole row, as the lateness
+    if late is not None and gap is not None and late > CLIENT_LATE_SHARE * gap:
+        part = f"{late / gap:.0%} of" if late < gap else f"{late / gap:.0f} times"
+        return f"this client came {late * 1e3:.2g} ms late to its tokens, {part} the time between two"
+    return None
+
+
+def delivery(found: Mapping[str, Any]) -> str | None:
+    """Whether tokens were late on their way, from the engine's step to this client; None where they were not."""
+    client, engine = found["client_itl_seconds"], found["engine_counters"]
     if client is None or engine is None or engine["observations"] < FEW_OBSERVATIONS:
         return None
     # The engine's observation is a step, the client's a token.
     per_token = engine["itl_seconds"] / engine["tokens_per_step"]
-    if client > (1.0 + CLIENT_ITL_EXCESS) * per_token:
-        return f"tokens came to this client {client / per_token - 1.0:.0%} further apart than the engine made them"
-    return None
+    if client <= (1.0 + CLIENT_ITL_EXCESS) * per_token:
+        return None
+    by = "" if found["client_bottleneck"] else "; not by this client: API server, proxy or network"
+    return f"tokens came {client / per_token - 1.0:.0%} further apart than the engine made them{by}"
 
 
 def _itl(client: ClientSpan | None, engine: EngineSpan | None) -> float | None:

@@ -13,12 +13,14 @@ from stepscope.core.layer_plan import read_layers
 @dataclass(frozen=True, slots=True)
 class Shape:
     """layers: all of them. attention_layers: those whose attention spans the whole context. attention_width: query
-    heads x head size, the mean of the key and the value side where they differ (MLA). hidden: width, elements."""
+    heads x head size, the mean of the key and the value side where they differ (MLA). hidden: width, elements. heads:
+    query heads, which tensor parallelism shares out evenly."""
 
     layers: int
     attention_layers: int
     attention_width: int
     hidden: int
+    heads: int
 
     def attention_share(self, prompt_tokens: float, active_params: float) -> float:
         """FLOPs of causal attention over those of the weights, for one prompt computed from its first token on.
@@ -40,4 +42,4 @@ def read_shape(config: Mapping[str, object], name: str) -> Shape:
     else:
         width = heads * head_dim(reader, heads)
     full = sum(layer.mixer == "full" for layer in layers)
-    return Shape(len(layers), full, width, reader.integer(*HIDDEN))
+    return Shape(len(layers), full, width, reader.integer(*HIDDEN), heads)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from stepscope.core.collectives import Collective
 from stepscope.core.model_shape import Shape
-from stepscope.core.step_model import Load, StepLaw, StepTime, compute_seconds, predict
+from stepscope.core.step_model import Load, StepLaw, StepTime, predict
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,9 @@ class Replica:
     """One engine on `gpu_count` GPUs under tensor parallelism. Bytes per GPU, except the weights: all GPUs together.
 
     capacity_tokens: what a running engine says it holds; it replaces the memory sum. collective: None where the law
-    already contains the all-reduces, or they are not known.
+    already contains the all-reduces, or they are not known. reduce_seconds_per_sequence: the part of the law's own
+    sequence cost that is all-reduces. active_params and compute_flops_per_second: for the constraint of compute and for
+    attention, also where the law has compute in its other terms; None: the law's own.
     """
 
     law: StepLaw
@@ -35,6 +37,19 @@ class Replica:
     overhead_bytes: float = 0.0
     capacity_tokens: float | None = None
     collective: Collective | None = None
+    reduce_seconds_per_sequence: float = 0.0
+    active_params: float | None = None
+    compute_flops_per_second: float | None = None
+
+    @property
+    def params(self) -> float | None:
+        """Parameters that work on one token; None where they are not known."""
+        return self.active_params or self.law.active_params
+
+    def compute_seconds(self, sequences: float) -> float:
+        """What the arithmetic of a decode step alone takes; 0 where it is not known."""
+        flops = self.law.compute_flops_per_second or self.compute_flops_per_second
+        return 2.0 * self.params * sequences / flops if self.params and flops else 0.0
 
     @property
     def kv_room_bytes(self) -> float | None:
@@ -48,12 +63,16 @@ class Replica:
         )
 
     def communication_seconds(self, sequences: float) -> float:
-        """All-reduces of a decode step."""
+        """All-reduces of a decode step, whether the law contains them or they are added to it."""
+        return self.reduce_seconds_per_sequence * sequences + self.added_seconds(sequences)
+
+    def added_seconds(self, sequences: float) -> float:
+        """All-reduces of a step that the law does not contain."""
         return self.collective.seconds(sequences, self.gpu_count) if self.collective is not None else 0.0
 
     def law_for(self, sequences: float) -> StepLaw:
         """The law with the all-reduces of so many sequences in its overhead."""
-        extra = self.communication_seconds(sequences)
+        extra = self.added_seconds(sequences)
         return replace(self.law, step_overhead_seconds=self.law.step_overhead_seconds + extra) if extra else self.law
 
 
@@ -62,7 +81,8 @@ class Demand:
     """What is to be served. mix: the peak. objective: tokens/s and user, None: none promised.
 
     prompt_tokens: computed for a new request (prefix cache hits left out). output_tokens: of a request; with it the
-    prefill of others is in each step as in the steady state of a closed loop, n x prompt / output tokens a step.
+    prefill of others is in each gap as in the steady state of a closed loop, (n - 1) x prompt / output tokens: nobody
+    decodes while his own prompt is computed.
     prefill_tokens_per_step replaces that. reserve: share added to the peak before GPUs are counted.
     """
 
@@ -90,10 +110,10 @@ class Demand:
         return sum(part.requests * part.tokens for part in self.mix) / self.requests
 
     def prefill_per_step(self, requests: float) -> float:
-        """Prompt tokens of others in each step."""
+        """Prompt tokens of others between two tokens of a request."""
         if self.prefill_tokens_per_step is not None:
             return self.prefill_tokens_per_step
-        return requests * self.prompt_tokens / self.output_tokens if self.output_tokens else 0.0
+        return max(0.0, requests - 1.0) * self.prompt_tokens / self.output_tokens if self.output_tokens else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +164,21 @@ def prefill_seconds(replica: Replica, demand: Demand, *, linear: bool = False) -
             part = predict(replica.law_for(tokens), load)
             if part is None:
                 return None
-            total += count * (part.prefill_seconds + replica.communication_seconds(tokens))
-    if linear or demand.shape is None or not replica.law.active_params:
-        return total
-    return total * (1.0 + demand.shape.attention_share(prompt, replica.law.active_params))
+            total += count * (part.prefill_seconds + replica.added_seconds(tokens))
+    return total if linear else total * attention_factor(replica, demand)
+
+
+def attention_factor(replica: Replica, demand: Demand) -> float:
+    """How many times as long a prompt takes with the quadratic part of attention; 1 where that is not known."""
+    if demand.shape is None or not replica.params:
+        return 1.0
+    return 1.0 + demand.shape.attention_share(demand.prompt_tokens, replica.params)
+
+
+def itl_seconds(replica: Replica, demand: Demand, requests: float) -> float | None:
+    """Mean inter-token latency among so many: the decode step and the prompts of others; None: the law cannot say."""
+    mixed = step(replica, demand, requests, demand.prefill_per_step(requests))
+    return None if mixed is None else mixed.decode_seconds + mixed.prefill_seconds * attention_factor(replica, demand)
 
 
 def ttft_seconds(replica: Replica, demand: Demand, requests: float) -> float | None:
@@ -164,10 +195,9 @@ def row(replica: Replica, demand: Demand, requests: int) -> Row | None:
     if decode is None:
         return None
     prefill = demand.prefill_per_step(requests)
-    mixed = step(replica, demand, requests, prefill)
-    law, tokens = replica.law_for(requests), requests * demand.mean_tokens
+    tokens = requests * demand.mean_tokens
     memory = decode.weights_seconds + decode.kv_cache_seconds
-    compute = compute_seconds(law, Load(requests, tokens))
+    compute = replica.compute_seconds(requests)
     room = replica.kv_room_bytes
     return Row(
         requests=requests,
@@ -179,7 +209,7 @@ def row(replica: Replica, demand: Demand, requests: int) -> Row | None:
         compute_seconds=compute,
         communication_seconds=replica.communication_seconds(requests),
         prefill_tokens_per_step=prefill,
-        itl_seconds=None if mixed is None else mixed.itl_seconds,
+        itl_seconds=itl_seconds(replica, demand, requests),
         ttft_seconds=ttft_seconds(replica, demand, requests),
         fits_memory=None if room is None else tokens * replica.kv_bytes_per_token <= room,
         bound_by="compute" if compute > memory else "bandwidth",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 from stepscope.core.plan import Demand, Replica
@@ -16,7 +17,8 @@ ENOUGH_OBSERVATIONS = 50.0  # gaps between tokens, as many as a verdict of the s
 class Reality:
     """What the engine said. Ratios and tokens; None: it cannot say.
 
-    step_ratio: measured over predicted decode step, while it served requests.
+    step_ratio: measured over predicted decode step, while it served requests. served: what it calls its model, and
+    where it has it from.
     """
 
     capacity_tokens: float | None = None
@@ -29,6 +31,7 @@ class Reality:
     step_ratio: float | None = None
     observations: float = 0.0
     preemptions: float | None = None
+    served: tuple[str, ...] = ()
 
     @property
     def usable_ratio(self) -> float | None:
@@ -55,9 +58,16 @@ def scaled(law: StepLaw, ratio: float) -> StepLaw:
     )
 
 
-def checks(planned: Replica, planned_kv_dtype: str, demand: Demand, seen: Reality) -> list[str]:
-    """What to look at, one line each; empty where plan and engine agree. `planned`: without the engine's capacity."""
+def checks(
+    planned: Replica, planned_kv_dtype: str, demand: Demand, seen: Reality, planned_model: str | None = None
+) -> list[str]:
+    """What to look at, one line each; empty where plan and engine agree. `planned`: without the engine's capacity.
+
+    planned_model: None where numbers were given instead of a model.
+    """
     found = []
+    if planned_model is not None and seen.served and not any(_same_model(planned_model, name) for name in seen.served):
+        found.append(f"model: planned {planned_model}, the engine serves {' from '.join(seen.served)}")
     room = planned.kv_room_bytes
     if room is not None and seen.capacity_tokens:
         tokens = room / planned.kv_bytes_per_token
@@ -80,6 +90,11 @@ def checks(planned: Replica, planned_kv_dtype: str, demand: Demand, seen: Realit
     if seen.step_ratio is not None and abs(seen.step_ratio - 1.0) > SAME_WITHIN:
         found.append(f"decode step: {seen.step_ratio:.2f} times the prediction now; run stepscope calibrate")
     return found
+
+
+def _same_model(one: str, other: str) -> bool:
+    """By the last part: a repository's name, or a folder on the way that is called like it (models--Qwen--Qwen3-8B)."""
+    return one.rstrip("/").rpartition("/")[2].lower() in re.split("/|--", other.lower())
 
 
 def _explanations(planned: Replica, kv_dtype: str, seen: Reality, tokens: float) -> list[str]:

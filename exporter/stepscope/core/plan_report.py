@@ -9,6 +9,12 @@ from typing import Any
 from stepscope.core.plan import Demand, Row, prefill_seconds, row
 from stepscope.core.sizing import MOST_REQUESTS, Limit, Sizing, cost_per_million_tokens, peak_concurrency
 
+# core/defaults.py: `reduce_work` times the best time of a ring, per sequence; benchmarks/pool.py fits it.
+POOLED_REDUCES = (
+    "part of the pooled law: what a ring moves over the link, times a factor fitted on public figures of vLLM at 1 to "
+    "8 GPUs; what does not grow with the batch is in the overhead per layer"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Money:
@@ -160,6 +166,8 @@ def _link(size: Sizing) -> str | None:
     if size.replica.gpu_count < 2:
         return None
     collective = size.replica.collective
+    if size.replica.reduce_seconds_per_sequence:
+        return POOLED_REDUCES
     if collective is None:
         return "not counted apart: in the law's overhead, or not measured for this GPU"
     return f"{collective.all_reduce.name}, {collective.all_reduce.source}"

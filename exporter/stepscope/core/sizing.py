@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from stepscope.core.budget import speed_budget_tokens
-from stepscope.core.plan import Demand, Replica, step, ttft_seconds
-from stepscope.core.step_model import Load, StepLaw, compute_seconds
+from stepscope.core.plan import Demand, Replica, itl_seconds, step, ttft_seconds
+from stepscope.core.step_model import Load, StepLaw
 
 MOST_REQUESTS = 1 << 20  # ends the search; far above any engine's --max-num-seqs
 SECONDS_PER_HOUR = 3600.0
@@ -78,13 +78,16 @@ def limits(replica: Replica, demand: Demand) -> tuple[Limit, ...]:
         target = demand.headroom * promised
         # The roof lifted: what bandwidth alone would allow. Only compute: what arithmetic alone would.
         airy = replace(replica, law=replace(replica.law, compute_flops_per_second=None))
-        load = Load(max(demand.requests, 1.0), 0.0)
+        bandwidth = _limit("bandwidth", target, lambda n: _decode(airy, demand, n), replica.law)
+        # Tokens among as many as the limit allows, or as the mix has: each sequence costs time of its own.
+        most = bandwidth.requests if bandwidth.requests < MOST_REQUESTS else 1
+        load = Load(max(demand.requests, 1.0, most), 0.0)
         budget = speed_budget_tokens(replica.law_for(load.sequences), load, target)
-        found.append(_limit("bandwidth", target, lambda n: _decode(airy, demand, n), replica.law, budget))
-        if replica.law.active_params and replica.law.compute_flops_per_second:
+        found.append(replace(bandwidth, tokens=budget))
+        if replica.compute_seconds(1):
             found.append(_limit("compute", target, lambda n: _compute(replica, n), replica.law))
-        if demand.prefill_per_step(1) and _itl(replica, demand, 1) is not None:
-            found.append(_limit("tpot", promised, lambda n: _itl(replica, demand, n), replica.law))
+        if demand.prefill_per_step(2) and itl_seconds(replica, demand, 2) is not None:
+            found.append(_limit("tpot", promised, lambda n: itl_seconds(replica, demand, n), replica.law))
     if demand.ttft_seconds is not None and ttft_seconds(replica, demand, 1) is not None:
         promised = demand.ttft_seconds
         found.append(_limit("ttft", promised, lambda n: ttft_seconds(replica, demand, n), replica.law))
@@ -128,14 +131,8 @@ def _decode(replica: Replica, demand: Demand, requests: int) -> float | None:
     return None if time is None else time.decode_seconds
 
 
-def _itl(replica: Replica, demand: Demand, requests: int) -> float | None:
-    time = step(replica, demand, requests, demand.prefill_per_step(requests))
-    return None if time is None else time.itl_seconds
-
-
 def _compute(replica: Replica, requests: int) -> float:
-    law = replica.law_for(requests)
-    return law.step_overhead_seconds + compute_seconds(law, Load(requests, 0.0))
+    return replica.law_for(requests).step_overhead_seconds + replica.compute_seconds(requests)
 
 
 def _limit(
@@ -143,10 +140,9 @@ def _limit(
     target_seconds: float,
     seconds: Callable[[int], float | None],
     law: StepLaw,
-    tokens: float | None = None,
 ) -> Limit:
     def most(factor: float) -> int:
         return largest(lambda n: (time := seconds(n)) is not None and time * factor <= target_seconds)
 
     # A step that is slower than the best guess (high factor) leaves room for fewer requests: the low end.
-    return Limit(name, most(1.0), most(law.high_factor), most(law.low_factor), tokens)
+    return Limit(name, most(1.0), most(law.high_factor), most(law.low_factor))

@@ -44,6 +44,20 @@ def policy_from(settings: Settings) -> AdmissionPolicy:
     )
 
 
+def _fixed_changes(started: Settings, now: Settings) -> tuple[str, ...]:
+    """Settings that differ from those of the start and take a restart: routes, places for connections, who may pass."""
+    token_file = table.ADMISSION_BEARER_TOKEN_FILE
+    differs = {
+        table.ADMISSION_ENABLED.name: started[table.ADMISSION_ENABLED] != now[table.ADMISSION_ENABLED],
+        table.ADMISSION_MAX_CONNECTIONS.name: (
+            started[table.ADMISSION_MAX_CONNECTIONS] != now[table.ADMISSION_MAX_CONNECTIONS]
+        ),
+        # Another file is fine; whether there is one decides which routes ask for it.
+        token_file.name: (started[token_file] is None) != (now[token_file] is None),
+    }
+    return tuple(name for name, different in differs.items() if different)
+
+
 class Admission:
     """The leases of one engine page, and the routes to them. Routes run on many threads.
 
@@ -63,6 +77,7 @@ class Admission:
         self._hold_seconds = settings[table.SAMPLE_HOLD]
         token_file = settings[table.ADMISSION_BEARER_TOKEN_FILE]
         self._token = TokenFile(token_file) if token_file is not None else None
+        self._started = settings
         self.budget = ContextBudget(
             policy_from(settings), clock=clock, lock=threading.Lock(), new_id=lambda: secrets.token_urlsafe(18)
         )
@@ -72,6 +87,19 @@ class Admission:
         self._seen_samples = 0
         self._gap_samples = 0
         self._said_at_seconds = -math.inf
+
+    def reload(self, settings: Settings) -> tuple[str, ...]:
+        """Use other settings from now on, leases and counters kept; returns the names of those that take a restart.
+
+        Raises ConfigError for a token file that cannot be used, and then changes nothing.
+        """
+        token_file = settings[table.ADMISSION_BEARER_TOKEN_FILE]
+        if self._token is not None and token_file is not None:
+            self._token = TokenFile(token_file)
+        self._hold_seconds = settings[table.SAMPLE_HOLD]
+        self.budget.change(policy_from(settings))
+        self._rate = Rate(settings[table.ADMISSION_MAX_REQUESTS_PER_SECOND], self._clock)
+        return _fixed_changes(self._started, settings)
 
     @property
     def bearer_paths(self) -> frozenset[str]:

@@ -6,6 +6,7 @@ shuts the connections at once, which every engine takes as the client's hanging 
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import random
@@ -108,7 +109,7 @@ class Stream:
         except StreamError as error:
             outcome, reason = error.outcome, str(error)
         except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
-            outcome, reason = _explain(error)
+            outcome, reason = _explain(error, self._guard.connecting)
         if self._aborted:
             outcome, reason = "aborted", ""
         self._settle(reader)
@@ -129,7 +130,8 @@ class Stream:
         self._wait_from_now()
         sock = client.connect(guard)
         try:
-            sock.sendall(client.head(len(body)) + body)
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # what it answered tells more, if it did
+                sock.sendall(client.head(len(body)) + body)
             answer = http.client.HTTPResponse(sock, method="POST")
             try:
                 answer.begin()
@@ -248,7 +250,9 @@ class LoadClient:
             raise
 
 
-def _explain(error: Exception) -> tuple[str, str]:
+def _explain(error: Exception, connecting: bool) -> tuple[str, str]:
+    if connecting and isinstance(error, TimeoutError):
+        return "connection", "no connection within the time allowed"
     if isinstance(error, TimeoutError):
         return "timeout", "no token within the time allowed"
     if isinstance(error, http.client.IncompleteRead | http.client.RemoteDisconnected | ConnectionResetError):

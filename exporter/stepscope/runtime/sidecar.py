@@ -155,12 +155,14 @@ class Sidecar:
     def reload(self) -> None:
         """Read the settings again and use them from the next sample on; on an error nothing changes but `config_ok`.
 
-        What is bound at the start stays: the listen address, --web.config.file itself, and --state.file.
+        What is bound at the start stays: the listen address, --web.config.file itself, --state.file, and of admission
+        what the log line names.
         """
         with self._reloading:
             try:
                 settings = self._reread()
                 pipeline = pipeline_of(settings, self._environ)
+                fixed = self._reload_admission(settings)
             except StepscopeError as error:
                 self._log.error("not reloaded, the old configuration stands: %s", error)
                 self._publish_config((str(error),))
@@ -171,7 +173,13 @@ class Sidecar:
             self._schedule.every(settings[table.SAMPLE_INTERVAL])
             self._schedule.after_this_run(old.scraper.close)  # a scrape in flight may end in peace
             self._publish_config(())
-            self._log.info("reloaded")
+            self._log.info("reloaded%s", f"; takes a restart: --{', --'.join(fixed)}" if fixed else "")
+
+    def _reload_admission(self, settings: Settings) -> tuple[str, ...]:
+        """Names of the admission settings that changed and stay as they were at the start."""
+        if self._admission is not None:
+            return self._admission.reload(settings)
+        return (table.ADMISSION_ENABLED.name,) if settings[table.ADMISSION_ENABLED] else ()
 
     def _publish_config(self, errors: tuple[str, ...]) -> None:
         snapshot = self.state.snapshot
