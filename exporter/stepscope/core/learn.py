@@ -12,22 +12,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from stepscope.core.estimate import Facts, kv_state
-from stepscope.core.fit import CORE_SHARE, Prior, fit
-from stepscope.core.law_terms import CORE, KV, OVERHEAD, PREFILL, TERMS, WEIGHTS, Point, law_of, quantities
+from stepscope.core.fit import MOST_SPREAD
+from stepscope.core.law_terms import KV, OVERHEAD, PREFILL, TERMS, WEIGHTS, Point, law_of
+from stepscope.core.learned_fit import BinFit, fit_bins
 from stepscope.core.load_bins import Bin, Episode, Key, binned, extended, is_over, may_enter
 from stepscope.core.memory import Memory
+from stepscope.core.score import quantile
 from stepscope.core.step_model import Load, LoadRange, StepLaw, WeightBytes, predict
-from stepscope.core.window import PREFILL_SHARE_LIMIT
 
 LEARN_SECONDS = 600.0  # in episodes before the first fit, so that 15 minutes of varied load are enough
+PROMPT_SECONDS = 1200.0  # in episodes that prompts have to tell their price; then the law holds for few of them
+PROMPT_LIMIT = 0.1  # of the ITL that the error of that price may make, one standard error: below the drift limit
 LEAST_BINS = 8  # twice the number of prices
+BIN_EPISODES = 8.0  # of many the mean is no better: what is left is the law's own error at that load
 LEAST_SPREAD = 2.0  # largest over smallest batch and tokens of the bins; with less no fit can tell prices apart
 RETRY_SECONDS = 60.0  # between two fits
-RETRY_GROWTH = 1.25  # and so much more time must have been gathered: a fit costs as much CPU as a dozen samples
-MEDIAN_LIMIT, P90_LIMIT = 0.05, 0.15  # a small residual: well below the drift limit, and at most that for nine in ten
+RETRY_GROWTH = 1.1  # and so much more time must have been gathered: a fit costs as much CPU as a dozen samples
+MEDIAN_LIMIT, P90_LIMIT = 0.05, 0.15  # of loads left out: well below the drift limit, and at most that for nine in ten
+OCTAVE_WEIGHT = 2.0  # of loads within a doubling of batch or tokens, before half of them off by P90_LIMIT is no chance
 EDGE_EPISODES = 4  # in a row, beyond the range and in agreement, before the range grows to them
 EDGE_RATIO = 0.1  # agreement; below the drift limit, so that no fault hides at the edge
-NEVER = 1e-12  # largest share of the ITL, in spreads of its prior, of a term that is not learned
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,8 @@ def learned(
     if learner.baseline is not None or not _is_worth_a_fit(learner, at_seconds):
         return learner
     bins = tuple(learner.bins.values())
-    baseline, lacks = fitted(bins, learner.reach, facts, _bytes_per_token(memories, facts))
+    known, last_call = _bytes_per_token(memories, facts), learner.seconds >= PROMPT_SECONDS
+    baseline, lacks = fitted(bins, learner.reach, facts, known, last_call=last_call)
     if lacks:
         return replace(learner, tried_at_seconds=at_seconds, tried_seconds=learner.seconds, lacks=lacks)
     return Learner(baseline=baseline)
@@ -96,12 +101,13 @@ def with_baseline(facts: Facts, baseline: Baseline | None) -> Facts:
 
 
 def fitted(
-    bins: Sequence[Bin], reach: LoadRange, facts: Facts, kv_bytes_per_token: float | None
+    bins: Sequence[Bin], reach: LoadRange, facts: Facts, kv_bytes_per_token: float | None, *, last_call: bool = False
 ) -> tuple[Baseline, str]:
     """The law that the bins give, and why it cannot be a baseline; an empty reason: it can.
 
-    kv_bytes_per_token: None without a model; then tokens stand for bytes and the overhead holds the weights. Raises
-    ValueError without bins.
+    kv_bytes_per_token: None without a model; then tokens stand for bytes and the overhead holds the weights. last_call:
+    it was waited long enough for prompts that tell their price; the law then holds for as few of them as it may.
+    Raises ValueError without bins.
     """
     in_tokens = kv_bytes_per_token is None
     weights = WeightBytes(0.0) if in_tokens or facts.model is None else facts.model.weights
@@ -113,57 +119,88 @@ def fitted(
             b.itl_seconds,
             weight_bytes=None if in_tokens else weights.read_bytes(b.sequences),
             kv_bytes_per_token=kv_bytes_per_token,
+            weight=b.episodes * (1.0 + BIN_EPISODES) / (b.episodes + BIN_EPISODES),
         )
         for b in bins
     ]
     grows = weights.experts > 0
-    found = fit(points, _prior(points, grows), weights)
-    judged = [point for point in points if not _is_mostly_prefill(found.law, point)]
-    if LEAST_BINS <= len(judged) < len(points):
-        points = judged
-        found = fit(points, _prior(points, grows), weights)
-    has_prefill = any(point.prefill_tokens_per_step > 0.0 for point in points)
-    unknown = [TERMS[term] for term in CORE if not found.identifiable[TERMS[term]]]
-    if not has_prefill:
-        unknown.remove(TERMS[PREFILL])
-    score, lacks = found.score, ""
-    if unknown:
-        lacks = f"the load so far does not tell apart: {', '.join(unknown)}"
-    elif score.median_abs_error > MEDIAN_LIMIT or score.p90_abs_error > P90_LIMIT:
-        lacks = (
-            f"the law fits badly so far: off by {score.median_abs_error:.0%}, one in ten by {score.p90_abs_error:.0%}"
-        )
-    prices = found.prices if grows or in_tokens else _split(found.prices, weights.read_bytes(1.0))
+    found = fit_bins(points, weights_grow=grows)
+    if last_call and found.prefill_error_ratio > PROMPT_LIMIT:
+        reach = _with_few_prompts(reach, found, points)
+    prices = found.prices if grows or in_tokens else _split(found.prices, weights, facts.law)
     hybrid = not in_tokens and facts.model is not None and facts.model.hybrid
+    errors = found.left_out_errors or (0.0,)
     law = law_of(
         prices,
         weights,
         1.0 if in_tokens else None if hybrid else kv_bytes_per_token,
         source="learned",
         valid_range=reach,
-        residual_ratio=score.median_abs_error,
-        samples=len(points),
-        low_factor=found.law.low_factor,
-        high_factor=found.law.high_factor,
+        residual_ratio=quantile([abs(error) for error in found.errors or (0.0,)], 0.5),
+        samples=len(found.errors),
+        # predicted / measured = 1 + error, so the measured step is the predicted one over that.
+        low_factor=1.0 / (1.0 + max(0.0, quantile(errors, 0.95))),
+        high_factor=1.0 / max(1.0 + min(0.0, quantile(errors, 0.05)), 1.0 / MOST_SPREAD),
     )
-    if not has_prefill:
+    if found.prefill_error_seconds_per_token is None:
         law = replace(law, prefill_cost_seconds_per_token=None)
     middle = sorted(points, key=lambda point: point.tokens_in_flight)[len(points) // 2]
     load = Load(middle.sequences, middle.tokens_in_flight, kv_bytes=middle.kv_bytes)
-    return Baseline(law, in_tokens, load, not in_tokens and _is_slow_from_birth(law, load, facts.law)), lacks
+    baseline = Baseline(law, in_tokens, load, not in_tokens and _is_slow_from_birth(law, load, facts.law))
+    return baseline, _lacks(found, last_call)
 
 
-def _is_mostly_prefill(law: StepLaw, point: Point) -> bool:
-    """True for a load that is never judged: prompt chunks take so much of it that their price is no longer linear."""
-    step = predict(law, point.load)
-    return step is not None and step.prefill_seconds > PREFILL_SHARE_LIMIT * step.itl_seconds
+def _lacks(found: BinFit, last_call: bool) -> str:
+    """Why a fit cannot be a baseline; empty if it can."""
+    unknown = found.unknown
+    if found.prefill_error_ratio > PROMPT_LIMIT and not last_call:
+        unknown = (*unknown, TERMS[PREFILL])
+    if unknown:
+        return f"the load so far does not tell apart: {', '.join(unknown)}"
+    if len(found.errors) < LEAST_BINS:
+        return "the load so far is mostly prompts"
+    errors = [(abs(error), point.weight) for error, point in zip(found.left_out_errors, found.judged, strict=True)]
+    median, p90 = _weighted_quantile(errors, 0.5), _weighted_quantile(errors, 0.9)
+    if median > MEDIAN_LIMIT or p90 > P90_LIMIT:
+        return f"the law fits badly so far: off by {median:.0%}, one in ten by {p90:.0%}"
+    for what, sizes in (
+        ("sequences", [point.sequences for point in found.judged]),
+        ("tokens in flight", [point.tokens_in_flight for point in found.judged]),
+    ):
+        octaves: dict[int, list[tuple[float, float]]] = {}
+        for size, error in zip(sizes, errors, strict=True):
+            octaves.setdefault(int(math.log2(max(size, 1.0))), []).append(error)
+        for octave, own in octaves.items():
+            if sum(weight for _, weight in own) >= OCTAVE_WEIGHT and _weighted_quantile(own, 0.5) > P90_LIMIT:
+                return f"the law fits badly so far at {2**octave} to {2 ** (octave + 1)} {what}"
+    return ""
+
+
+def _weighted_quantile(errors: Sequence[tuple[float, float]], share: float) -> float:
+    """The size that (size, weight) of `share` of all weight stay within."""
+    left = share * sum(weight for _, weight in errors)
+    for size, weight in sorted(errors):
+        left -= weight
+        if left <= 0.0:
+            return size
+    return 0.0
+
+
+def _with_few_prompts(reach: LoadRange, found: BinFit, points: Sequence[Point]) -> LoadRange:
+    """The range with as many prompt tokens per step as their price is known well enough for, in the middle load."""
+    middle = quantile([point.itl_seconds for point in points], 0.5)
+    most = PROMPT_LIMIT * middle / (found.prefill_error_seconds_per_token or 1.0)
+    return replace(reach, max_prefill_tokens_per_step=min(reach.max_prefill_tokens_per_step or 0.0, most))
 
 
 def _is_slow_from_birth(law: StepLaw, load: Load, datasheet: StepLaw | None) -> bool:
+    """True beyond the bounds of data-sheet parameters, and of the slowest engine measured where there is one."""
     if datasheet is None or datasheet.source != "datasheet":
         return False
     ours, theirs = predict(law, load), predict(datasheet, load)
-    return ours is not None and theirs is not None and ours.decode_seconds > theirs.decode_high_seconds
+    if ours is None or theirs is None or ours.decode_seconds <= theirs.decode_high_seconds:
+        return False
+    return datasheet.slowest is None or not datasheet.slowest.may_explain(load, theirs, ours.itl_seconds)
 
 
 def _after_sample(learner: Learner, engine: str, memory: Memory, facts: Facts, warm_up_seconds: float) -> Learner:
@@ -230,28 +267,21 @@ def _widest(one: LoadRange, other: LoadRange) -> LoadRange:
     )
 
 
-def _prior(points: Sequence[Point], weights_grow: bool) -> Prior:
-    """Room for the plain prices, and for that of the weights where they grow with the batch; none for other terms.
+def _split(prices: Sequence[float], weights: WeightBytes, known: StepLaw | None) -> tuple[float, ...]:
+    """Gives weights that are the same in every step their part of the overhead.
 
-    With them the recorded tapes and unseen loads of the simulator are predicted no better (docs/learning.md).
+    The same part that they have in the law in use, where there is one: their share of the GPUs' peak is then as low as
+    the constant is high, whatever the price of the cache came out as. Else they are read as fast as the cache.
     """
-    wanted = (*CORE, WEIGHTS) if weights_grow else CORE
-    largest = [0.0] * len(TERMS)
-    for point in points:
-        shares = [value / point.itl_seconds for value in quantities(point)]
-        largest = list(map(max, largest, shares))
-    spread = tuple(
-        (CORE_SHARE if term in wanted else NEVER) / most if most > 0.0 else 1.0 for term, most in enumerate(largest)
-    )
-    nothing = (0.0,) * len(TERMS)
-    return Prior(mean=nothing, spread=spread, least=nothing)
-
-
-def _split(prices: Sequence[float], weight_bytes: float) -> tuple[float, ...]:
-    """Gives weights that are the same in every step their part of the overhead: read as fast as the KV cache."""
+    weight_bytes, constant = weights.read_bytes(1.0), prices[OVERHEAD]
+    if weight_bytes <= 0.0:
+        return tuple(prices)
+    price = min(prices[KV], constant / weight_bytes)
+    if known is not None:
+        reads = weight_bytes / known.effective_bandwidth_bytes_per_second
+        price = constant / weight_bytes * reads / (reads + known.step_overhead_seconds) if reads > 0.0 else 0.0
     split = list(prices)
-    split[WEIGHTS] = min(prices[KV], prices[OVERHEAD] / weight_bytes) if weight_bytes > 0.0 else 0.0
-    split[OVERHEAD] = max(0.0, prices[OVERHEAD] - split[WEIGHTS] * weight_bytes)
+    split[WEIGHTS], split[OVERHEAD] = price, max(0.0, constant - price * weight_bytes)
     return tuple(split)
 
 
