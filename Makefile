@@ -11,7 +11,7 @@ HELM_READY := .tools/.helm-$(shell cksum < tools/get_helm.py | cut -d ' ' -f 1)
 LINT_READY := .tools/.lint-$(shell cksum < tools/requirements-lint.lock | cut -d ' ' -f 1)
 ARGS ?=
 
-.PHONY: help setup demo test e2e mutants live bench accuracy alert-quality lint type format docs check-docs rules dashboards screenshots lock chart-files chart-golden helm-tools package clean
+.PHONY: help setup demo test e2e mutants live bench accuracy alert-quality learning lint type format docs check-docs rules dashboards screenshots lock chart-files chart-golden helm-tools package clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ accuracy: $(READY) ## Judge the predictions on public measurements; writes docs/
 
 alert-quality: $(READY) ## Judge the verdicts on 240 simulated faults (a few minutes); ARGS=--write writes the page
 	$(BIN)/python benchmarks/alert_quality.py $(ARGS)
+
+learning: $(READY) ## Judge what the sidecar learns of simulated engines by itself (a few minutes)
+	$(BIN)/python benchmarks/learning.py $(ARGS)
 
 lint: $(READY) ## Check style
 	$(BIN)/ruff check .

@@ -16,6 +16,7 @@ from stepscope.core.memory import Memory
 from stepscope.core.model_spec import from_numbers
 from stepscope.core.score import quantile
 from stepscope.core.step_model import Load, LoadRange, Slowest, StepLaw, WeightBytes, predict
+from stepscope.sim.scenario import Group, Phase, Scenario
 
 QUARTER = 900.0  # seconds: fifteen minutes of varied load
 MACHINES = (("qwen3-8b", "H100-SXM", 1), ("llama-3.1-70b", "H200-SXM", 2), ("llama-3.1-8b", "A100-80GB-SXM", 1))
@@ -294,3 +295,15 @@ def test_the_range_grows_only_where_the_baseline_holds(ratio: float, grows: bool
     reach = learner.baseline.law.valid_range
     assert reach is not None
     assert (reach.max_tokens_in_flight == 40_000.0) is grows
+
+
+def test_load_with_shared_prefixes_teaches_nothing_and_says_so() -> None:
+    """Sixty requests whose prompts are mostly one and the same: the gauge counts it once."""
+    tool = Group("tool", 60, 8000, 400, shared_prefix_tokens=7000, think_seconds=1.0)
+    learner = Learner()
+    for memory in watched(
+        realistic("qwen3-8b", "H100-SXM", 1), Scenario((Phase("all", QUARTER, (tool,)),)), QUARTER, seed=1
+    ):
+        learner = fed(learner, memory, Facts())
+    assert learner.baseline is None
+    assert learner.lacks.startswith("requests share prefixes")

@@ -12,6 +12,7 @@ from folding import Fold
 from stepscope.core.estimate import Facts, kv_state
 from stepscope.core.load_bins import FORGET_EPISODES, MAX_BINS, Bin, binned, extended, is_over, may_enter
 from stepscope.core.memory import Memory
+from stepscope.core.sharing import Sharing
 from stepscope.core.window import Pair
 
 LOAD = Bin(1.0, 100.0, 3.0, 800.0, 2e6, 0.0, 12.5)  # 8 requests, 20,000 tokens, gaps of 30 ms
@@ -50,6 +51,13 @@ def test_whatever_taints_a_pair_keeps_it_out(pair: dict[str, Any], sample: dict[
     now = memory()
     tainted = replace(now.pairs[-1], last=replace(now.pairs[-1].last, **sample), **pair)
     assert not may_enter(tainted, now, 0.0)
+
+
+def test_prefixes_that_requests_share_keep_a_pair_out() -> None:
+    """Of 21,000 tokens in flight 4,000 are read twice: the cache would be priced a fifth too dear."""
+    now = memory()
+    assert may_enter(now.pairs[-1], replace(now, sharing=Sharing(2_000.0, 9_000.0)), 0.0)
+    assert not may_enter(now.pairs[-1], replace(now, sharing=Sharing(4_000.0, 9_000.0)), 0.0)
 
 
 def test_nothing_is_learned_while_an_engine_warms_up() -> None:

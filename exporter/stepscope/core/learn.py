@@ -15,7 +15,7 @@ from stepscope.core.estimate import Facts, kv_state
 from stepscope.core.fit import MOST_SPREAD
 from stepscope.core.law_terms import KV, OVERHEAD, PREFILL, TERMS, WEIGHTS, Point, law_of
 from stepscope.core.learned_fit import BinFit, fit_bins
-from stepscope.core.load_bins import Bin, Episode, Key, binned, extended, is_over, may_enter
+from stepscope.core.load_bins import Bin, Episode, Key, binned, extended, is_over, may_enter, shares_prefixes
 from stepscope.core.memory import Memory
 from stepscope.core.score import quantile
 from stepscope.core.step_model import Load, LoadRange, StepLaw, WeightBytes, predict
@@ -32,6 +32,7 @@ MEDIAN_LIMIT, P90_LIMIT = 0.05, 0.15  # of loads left out: well below the drift 
 OCTAVE_WEIGHT = 2.0  # of loads within a doubling of batch or tokens, before half of them off by P90_LIMIT is no chance
 EDGE_EPISODES = 4  # in a row, beyond the range and in agreement, before the range grows to them
 EDGE_RATIO = 0.1  # agreement; below the drift limit, so that no fault hides at the edge
+_SHARING = "requests share prefixes, and how often a step reads those is not known: such load teaches nothing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +213,8 @@ def _after_sample(learner: Learner, engine: str, memory: Memory, facts: Facts, w
     else:
         episode = extended(before, pair, kv_state(pair.last, replace(facts, law_in_tokens=True)))
     others = {name: value for name, value in learner.open.items() if name != engine}
+    if learner.baseline is None and not learner.lacks and shares_prefixes(memory):
+        learner = replace(learner, lacks=_SHARING)
     if episode is None or pair is None:
         return learner if before is None else replace(learner, open=others)
     if not is_over(episode, pair):

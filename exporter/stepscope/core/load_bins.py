@@ -22,6 +22,7 @@ FORGET_EPISODES = 16  # from so many on a bin's past counts half, so that a faul
 EPISODE_SECONDS = 30.0  # at most: under steady traffic some prompt is always open
 EPISODE_OBSERVATIONS = 50  # at least: 0.1 / sqrt(50) = 1.4 % where a step jitters by 10 %
 PAIR_OBSERVATIONS = 10  # at least, as for a verdict
+SHARED_LIMIT = 0.15  # of the tokens in flight, read more than once: beyond it the drift limit's worth of KV is unknown
 TORN = 1.1  # sequences per step above running by more than this factor and one request are not of one moment
 
 Key = tuple[int, int, int]
@@ -115,7 +116,7 @@ def binned(bins: Mapping[Key, Bin], load: Bin) -> dict[Key, Bin]:
 
 
 def may_enter(pair: Pair, memory: Memory, warm_up_seconds: float) -> bool:
-    """True if a pair tells about decoding: engine warm, awake and busy, nothing preempted, torn, stale, unaccounted."""
+    """True if a pair tells about decoding: engine warm, awake and busy, nothing preempted, torn, stale, shared."""
     first, last = pair.first, pair.last
     return (
         pair.start_seconds - memory.life_start_seconds >= warm_up_seconds
@@ -129,7 +130,13 @@ def may_enter(pair: Pair, memory: Memory, warm_up_seconds: float) -> bool:
         and not _is_torn(pair)
         and pair.gauges_moved
         and not pair.holds_waits
+        and not shares_prefixes(memory)
     )
+
+
+def shares_prefixes(memory: Memory) -> bool:
+    """True if requests read so many tokens of each other that the usage gauge does not tell what a step reads."""
+    return memory.sharing.tokens > SHARED_LIMIT * (memory.tokens_in_flight or math.inf)
 
 
 def _is_torn(pair: Pair) -> bool:
