@@ -23,7 +23,7 @@ WHY = """## What is missed, and why
 * **datasheet** keeps silent rather than cry wolf, and that is its price. Most of these engines are of kinds on which
   vLLM was never measured in public (A100, RTX 4090, L40S, L4), smaller than any measured model, or decode
   speculatively: of them nothing is ever called drifting. Of 20 slowdowns of 25 and 40 % on measured kinds (8B and 70B
-  on H100 and H200; healthy, they take 0.9 to 1.2 times what the pool says) it finds 14; the others stay below 1.35 times
+  on H100 and H200; healthy, they take 0.9 to 1.2 times what the pool says) it finds 14; the rest stay below 1.35 times
   the prediction. The cause then said, none, counts as wrong. On two L4 the parameters for GPUs that nobody measured are
   about 10 % too slow: once something else goes wrong, a step looks over its budget too. With this source, calibrate.
 * **Prices of prompts** are the weak part of what is learned: on engines of 3 to 8 ms a step prompts take little of it,
