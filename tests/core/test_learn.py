@@ -227,7 +227,7 @@ def test_at_the_last_call_the_law_holds_for_few_prompts() -> None:
     assert 20.0 < (limits.max_prefill_tokens_per_step or 0.0) < 300.0
     assert (limits.max_sequences, limits.max_tokens_in_flight) == (64.0, 100_000.0)
     known, _ = fitted(bins_of(TRUTH), REACH, Facts(), None, last_call=True)
-    assert known.law.valid_range == REACH
+    assert known.law.valid_range == replace(REACH, min_sequences=1.0)
 
 
 def test_a_few_odd_loads_do_not_veto_a_law_and_many_do() -> None:
@@ -307,3 +307,14 @@ def test_load_with_shared_prefixes_teaches_nothing_and_says_so() -> None:
         learner = fed(learner, memory, Facts())
     assert learner.baseline is None
     assert learner.lacks.startswith("requests share prefixes")
+
+
+def test_a_law_learned_without_small_batches_is_not_used_for_them() -> None:
+    """What a step takes with one request is then only a guess; few episodes of it tell no more."""
+    crowds = [one for one in bins_of(TRUTH) if one.sequences >= 8.0]
+    alone = [replace(one, episodes=1.0) for one in bins_of(TRUTH) if one.sequences < 8.0][:2]
+    limits = fitted([*crowds, *alone], REACH, Facts(), None)[0].law.valid_range
+    assert limits is not None
+    assert limits.min_sequences is not None
+    assert limits.min_sequences >= 8.0
+    assert not limits.covers(Load(1.0, 1000.0), slack=1.25)

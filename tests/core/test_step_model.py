@@ -242,4 +242,8 @@ def test_a_calibration_covers_what_it_has_seen() -> None:
     assert not seen.covers(Load(10.1, 1000, 100))
     assert not seen.covers(Load(10, 1001, 100))
     assert not seen.covers(Load(10, 1000, 101))
+    assert seen.covers(Load(12.5, 1250, 125), slack=1.25)
+    assert LoadRange(min_sequences=4).covers(Load(4, 1e9, 1e9))
+    assert not LoadRange(min_sequences=4).covers(Load(3.9, 1e9, 1e9))
+    assert LoadRange(min_sequences=4).covers(Load(3.2, 1e9, 1e9), slack=1.25)
     assert LoadRange().covers(Load(1e9, 1e9, 1e9))

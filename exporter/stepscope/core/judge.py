@@ -181,13 +181,8 @@ def _prefill_cost_is_missing(now: Window, facts: Facts) -> bool:
 def _in_range(now: Window, load: Load | None, facts: Facts) -> bool:
     if facts.law is None or facts.law.valid_range is None or load is None:
         return True
-    within = replace(
-        load,
-        sequences=load.sequences / RANGE_SLACK,
-        tokens_in_flight=load.tokens_in_flight / RANGE_SLACK,
-        prefill_tokens_per_step=now.prefill_seen_tokens_per_step / RANGE_SLACK,
-    )
-    return facts.law.valid_range.covers(within)
+    at = replace(load, prefill_tokens_per_step=now.prefill_seen_tokens_per_step)
+    return facts.law.valid_range.covers(at, RANGE_SLACK)
 
 
 def _phases(sample: EngineSample, pair: Pair | None, now: Window) -> tuple[float | None, float | None]:

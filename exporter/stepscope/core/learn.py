@@ -30,7 +30,7 @@ RETRY_SECONDS = 60.0  # between two fits
 RETRY_GROWTH = 1.1  # and so much more time must have been gathered: a fit costs as much CPU as a dozen samples
 MEDIAN_LIMIT, P90_LIMIT = 0.05, 0.15  # of loads left out: well below the drift limit, and at most that for nine in ten
 OCTAVE_WEIGHT = 2.0  # of loads within a doubling of batch or tokens, before half of them off by P90_LIMIT is no chance
-EDGE_EPISODES = 4  # in a row, beyond the range and in agreement, before the range grows to them
+EDGE_EPISODES = 4  # in a row, beyond the range and in agreement, before the range grows to them; and so many learned
 EDGE_RATIO = 0.1  # agreement; below the drift limit, so that no fault hides at the edge
 _SHARING = "requests share prefixes, and how often a step reads those is not known: such load teaches nothing"
 
@@ -126,6 +126,7 @@ def fitted(
     ]
     grows = weights.experts > 0
     found = fit_bins(points, weights_grow=grows)
+    reach = replace(reach, min_sequences=_smallest_batch(bins))
     if last_call and found.prefill_error_ratio > PROMPT_LIMIT:
         reach = _with_few_prompts(reach, found, points)
     prices = found.prices if grows or in_tokens else _split(found.prices, weights, facts.law)
@@ -194,6 +195,16 @@ def _with_few_prompts(reach: LoadRange, found: BinFit, points: Sequence[Point]) 
     return replace(reach, max_prefill_tokens_per_step=min(reach.max_prefill_tokens_per_step or 0.0, most))
 
 
+def _smallest_batch(bins: Sequence[Bin]) -> float:
+    """The batch from which on there are enough episodes to have told what a small one costs."""
+    episodes = 0.0
+    for one in sorted(bins, key=lambda one: one.sequences):
+        episodes += one.episodes
+        if episodes >= EDGE_EPISODES:
+            return one.sequences
+    return max(one.sequences for one in bins)
+
+
 def _is_slow_from_birth(law: StepLaw, load: Load, datasheet: StepLaw | None) -> bool:
     """True beyond the bounds of data-sheet parameters, and of the slowest engine measured where there is one."""
     if datasheet is None or datasheet.source != "datasheet":
@@ -259,7 +270,8 @@ def _at_the_edge(learner: Learner, baseline: Baseline, load: Bin) -> Learner:
 
 
 def _reaching(reach: LoadRange, load: Bin) -> LoadRange:
-    return _widest(reach, LoadRange(load.sequences, load.tokens_in_flight, load.prefill_tokens_per_step))
+    seen = LoadRange(load.sequences, load.tokens_in_flight, load.prefill_tokens_per_step, load.sequences)
+    return _widest(reach, seen)
 
 
 def _widest(one: LoadRange, other: LoadRange) -> LoadRange:
@@ -267,6 +279,7 @@ def _widest(one: LoadRange, other: LoadRange) -> LoadRange:
         max(one.max_sequences or 0.0, other.max_sequences or 0.0),
         max(one.max_tokens_in_flight or 0.0, other.max_tokens_in_flight or 0.0),
         max(one.max_prefill_tokens_per_step or 0.0, other.max_prefill_tokens_per_step or 0.0),
+        min((least for least in (one.min_sequences, other.min_sequences) if least is not None), default=None),
     )
 
 

@@ -58,17 +58,17 @@ class LoadRange:
     max_sequences: float | None = None
     max_tokens_in_flight: float | None = None
     max_prefill_tokens_per_step: float | None = None
+    min_sequences: float | None = None
 
-    def covers(self, load: Load) -> bool:
-        """True if no figure of the load exceeds what was seen."""
-        return (
-            (self.max_sequences is None or load.sequences <= self.max_sequences)
-            and (self.max_tokens_in_flight is None or load.tokens_in_flight <= self.max_tokens_in_flight)
-            and (
-                self.max_prefill_tokens_per_step is None
-                or load.prefill_tokens_per_step <= self.max_prefill_tokens_per_step
-            )
+    def covers(self, load: Load, slack: float = 1.0) -> bool:
+        """True if no figure of the load exceeds what was seen, nor falls below it, by more than the factor `slack`."""
+        largest = (
+            (self.max_sequences, load.sequences),
+            (self.max_tokens_in_flight, load.tokens_in_flight),
+            (self.max_prefill_tokens_per_step, load.prefill_tokens_per_step),
         )
+        is_small = self.min_sequences is not None and load.sequences * slack < self.min_sequences
+        return not is_small and all(limit is None or figure <= slack * limit for limit, figure in largest)
 
 
 @dataclass(frozen=True, slots=True)
