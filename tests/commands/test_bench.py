@@ -38,6 +38,7 @@ def test_rows_are_inputs_times_concurrency() -> None:
     assert {work.output_tokens for row in rows for work in row.works} == {8}
     few = next(rows_of(flags_of("--concurrency=8", "--requests=3")))
     assert [work.requests for work in few.works] == [1, 1, 1]
+    assert (few.name, few.streams_asked) == ("3x512", 8)
 
 
 def test_a_mix_is_one_row_of_several_classes() -> None:
@@ -95,8 +96,11 @@ def test_client_engine_and_law_stand_side_by_side(tmp_path: Path) -> None:
         assert row["cost_per_million_tokens"] == pytest.approx(2 / 3600 / row["output_tokens_per_second"] * 1e6)
     assert report["provenance"]["engine_version"] == "0.32.0"
     assert "left of this row)" in err or "s left)" in err
-    status, out, err = stepscope("fit", f"--points={points}", "--json")
-    assert (status, json.loads(out)["fit"]["n"]) == (0, 2), err
+    whole = tmp_path / "bench.json"
+    whole.write_text(out)
+    fits = [stepscope("fit", f"--points={path}", "--json") for path in (points, table, whole)]
+    assert [(status, json.loads(out)["fit"]["n"]) for status, out, _ in fits] == [(0, 2)] * 3
+    assert len({out for _, out, _ in fits}) == 1
     with table.open() as file:
         lines = list(csv.DictReader(file))
     assert [line["load"] for line in lines] == ["1x500", "4x500"]
@@ -144,6 +148,48 @@ def test_failures_are_told_apart_and_end_with_status_1() -> None:
         )
     assert status == 1
     assert "2 out of memory; first out_of_memory: CUDA out of memory" in out
+
+
+@pytest.mark.parametrize(("good", "status"), [(4, 1), (16, 0)])
+def test_a_row_of_which_most_failed_ends_with_status_1(good: int, status: int) -> None:
+    """Whatever the few answers looked like; where most were good, the row stands and the failures are said."""
+    forms = 5  # requests until a chat server's own form is found and its tokens are counted
+    manner = Manner(takes_extras=True, page="up 1\n", good_requests=forms + good)
+    with chat_server(manner) as url:
+        found, out, _ = stepscope("bench", f"--engine.url={url}", "--concurrency=10", "--requests=20", *MODEL)
+    assert found == status
+    assert f"{20 - good} rejected; first rejected: HTTP 503: no more" in out
+
+
+def test_an_engine_that_cannot_be_asked_ends_with_status_2() -> None:
+    """One line with the flag; as for every command."""
+    with chat_server(Manner(status=500, error="broken", page="up 1\n")) as url:
+        status, out, err = stepscope("bench", f"--engine.url={url}", *MODEL)
+    assert (status, out) == (2, "")
+    assert err.splitlines()[-1] == f"stepscope: --engine.url: {url}: failed: HTTP 500: broken"
+
+
+def test_answers_that_end_early_are_said_and_not_blamed_on_the_client() -> None:
+    """Two tokens of twenty: the client is late in making requests, not in reading tokens."""
+    with chat_server(Manner(takes_extras=True, page="up 1\n", stop_after=2)) as url:
+        status, out, err = stepscope(
+            "bench", f"--engine.url={url}", "--concurrency=4", "--requests=40", "--output-tokens=20", *MODEL
+        )
+    assert status == 0, err
+    assert "4x512: answers were shorter than asked for: 2 of 20 tokens" in out
+    assert "CLIENT BOTTLENECK" not in out
+
+
+def test_more_streams_than_requests_are_said() -> None:
+    """The row is called by what ran."""
+    with quick_engine() as server:
+        status, out, err = stepscope(
+            "bench", f"--engine.url={server.url}", "--concurrency=8", "--requests=1", "--output-tokens=5", "--json"
+        )
+    assert status == 0, err
+    assert "1x512: not 8 streams: --requests=1 are for the whole row" in err
+    (row,) = json.loads(out)["rows"]
+    assert (row["load"], row["concurrency"]) == ("1x512", 1)
 
 
 def test_an_interrupt_shows_what_there_is_and_leaves_the_engine_clean() -> None:

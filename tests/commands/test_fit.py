@@ -11,6 +11,7 @@ import pytest
 
 from shared_data import shared_path
 from stepscope.cli import main
+from stepscope.commands._bench_text import write_csv
 
 SCORE = {"n", "median_abs_error", "p90_abs_error", "share_within_6pct", "share_within_15pct", "bias"}
 Report = Callable[..., tuple[int, dict[str, Any], str]]
@@ -64,6 +65,22 @@ def test_each_series_is_fitted_on_its_own_and_judged_on_its_own_hold_out(tmp_pat
         assert one["holdout"]["median_abs_error"] < 0.03
         assert one["range"]["max_sequences"] == 64
     assert (found["fit"]["n"], found["holdout"]["n"], found["cross_validation"]["n"]) == (16, 6, 16)
+
+
+def test_lines_csv_and_the_json_of_a_bench_give_one_report(tmp_path: Path, report: Report) -> None:
+    """By content, whatever the file is called; a load without figures is left out aloud."""
+    loads = [row | {"stepscope_version": "0.1.0", "outcomes": {"ok": 4}} for row in rows("a")]
+    silent = loads[0] | dict.fromkeys(("sequences", "tokens_in_flight", "prefill_tokens_per_step", "itl_seconds"))
+    lines = written(tmp_path / "lines", loads)
+    (tmp_path / "bench").write_text(json.dumps({"rows": [*loads, silent], "provenance": {}}, indent=1))
+    write_csv(tmp_path / "table", [*loads, silent])
+    expected = report("--points", lines)
+    assert expected[0] == 0
+    for name, place in (("bench", ": row 9"), ("table", ":10")):
+        status, found, errors = report("--points", str(tmp_path / name), "--holdout", lines)
+        assert (status, found["series"]["all"]["parameters"]) == (0, expected[1]["series"]["all"]["parameters"])
+        assert found["holdout"] == found["fit"]
+        assert errors == f"stepscope: {tmp_path / name}{place}: 1 of 9 rows measured no load and are left out\n"
 
 
 def test_four_figures_alone_give_a_law_in_tokens(tmp_path: Path, report: Report) -> None:

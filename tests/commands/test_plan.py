@@ -229,6 +229,11 @@ def test_beside_a_running_engine_the_plan_starts_from_what_it_does(plan: Any) ->
     assert found["engine"]["step_ratio"] == pytest.approx(1.5, rel=0.1)
     assert found["law"]["source"] == "engine"
     assert found["law"]["effective_bandwidth_bytes_per_second"] == pytest.approx(2.01e12 / 1.5, rel=0.1)
+    assert found["law"]["low_factor"] == pytest.approx(1 / found["engine"]["step_ratio"])  # the calibration's own step
+    assert found["law"]["high_factor"] == 1.0
+    row = found["concurrency"][0]
+    assert row["step_low_seconds"] < row["step_seconds"]
+    assert any("the step was measured at one load" in line for line in found["assumptions"])
     said = "\n".join(found["checks"])
     for name in ("runtime overhead", "--gpu-memory-utilization", "block size", "decode step: 1."):
         assert name in said, said

@@ -53,6 +53,14 @@ QWEN = (
          "allowed, 0.001"),
         (("--context-tokens=1", "--gpu-price-per-hour=1e300"), '--gpu-price-per-hour: "1e300" is above the largest '
          "allowed, 1e+09"),
+        (("--context-tokens=2000", "--output-tokens=4000"), "--output-tokens: 4000 generated tokens make 2000 of a "
+         "mean context by themselves; one of 2000 leaves no prompt"),
+        (("--context-tokens=2000", "--prompt-tokens=1500", "--output-tokens=1100"), "--output-tokens: a prompt of 1500 "
+         "and half of 1100 generated tokens are more than the longest mean context, 2000"),
+        (("--mix=40x2000", "--mix=2x100000"), "--mix: given 2 times; several values go into one, with commas"),
+        (("--context-tokens=1", "--prefill-tokens-per-step=2049"), "--prefill-tokens-per-step: 2049 is more than a "
+         "step takes, --chunk-tokens=2048"),
+        (("--context-tokens=1", "--plot=x.png"), '--plot: writes SVG: "x.png" should end in .svg'),
         (("--context-tokens=1", "--output-tokens=0.5"), '--output-tokens: "0.5" is below the smallest allowed, 1'),
         (("--context-tokens=1", "--engine.url=http://127.0.0.1:9", *QWEN), "--engine.url: http://127.0.0.1:9: "),
     ],
@@ -68,16 +76,61 @@ def test_wrong_inputs_get_one_line(capsys: pytest.CaptureFixture[str], flags: tu
     assert said == line or (line.endswith(": ") and said.startswith(line))
 
 
-def test_a_calibration_for_something_else_is_said(plan: Any, tmp_path: Path) -> None:
-    """Its figures are used, with a line for each thing that differs."""
-    file = tmp_path / "calibration.yaml"
+@pytest.mark.parametrize(
+    ("provenance", "line"),
+    [
+        ("gpu: H100-SXM, gpu_count: 2", "another GPU count: 2, the plan is for 1: give --hardware.count=2"),
+        ("gpu: H200-SXM, gpu_count: 1", "another GPU: H200-SXM, the plan is for H100-SXM: give "
+         "--hardware.gpu=H200-SXM"),
+        ("model: Qwen/Qwen3-32B", "another model: Qwen/Qwen3-32B, the plan is for Qwen/Qwen3-8B: give "
+         "--model.id=Qwen/Qwen3-32B"),
+    ],
+)  # fmt: skip
+def test_a_calibration_of_something_else_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, provenance: str, line: str
+) -> None:
+    """Its figures would be made up here; both are named, and what to give instead."""
+    flags = ("--model.id=Qwen/Qwen3-8B", "--hardware.gpu=H100", "--context-tokens=1", calibration(tmp_path, provenance))
+    assert cli.main(["plan", *flags]) == 2
+    rest = ", or leave the calibration away to plan with the pooled figures\n"
+    assert capsys.readouterr().err == f"stepscope: --calibration.file: made for {line}{rest}"
+
+
+def test_a_calibration_of_the_same_is_used_by_whatever_name(plan: Any, tmp_path: Path) -> None:
+    """A path or numbers do not say which model they are."""
+    file = calibration(tmp_path, "model: /models/qwen3-8b, gpu: H100-SXM, gpu_count: 1")
+    assert (
+        plan("--model.id=Qwen/Qwen3-8B", "--hardware.gpu=H100", "--context-tokens=1", file)["law"]["source"] == "file"
+    )
+    file = calibration(tmp_path, "model: Qwen/Qwen3-8B, gpu: H100-SXM, gpu_count: 1")
+    assert plan(*QWEN[:-1], "--context-tokens=1", file)["law"]["source"] == "file"
+
+
+def calibration(folder: Path, provenance: str) -> str:
+    """The flag for a file that was measured on that."""
+    file = folder / "calibration.yaml"
     file.write_text(
         "parameters: {effective_bandwidth_bytes_per_second: 2.01e+12}\n"
         "residuals: {median_abs_error: 0.05, samples: 40}\n"
-        "provenance: {gpu: H100-SXM, gpu_count: 1}\n"
+        f"provenance: {{{provenance}}}\n"
+        "range: {max_sequences: 64, max_tokens_in_flight: 300000}\n"
     )
-    found = plan(*QWEN[:-1], "--context-tokens=1", "--hardware.count=2", f"--calibration.file={file}")
-    assert "the calibration was made for another GPU count: 1, here 2" in found["assumptions"]
+    return f"--calibration.file={file}"
+
+
+def test_loads_that_a_calibration_never_saw_are_called_that(plan: Any, tmp_path: Path) -> None:
+    """A quarter beyond is still taken for seen; and no step is shorter than its arithmetic at the data sheet's peak."""
+    flags = ("--model.id=Qwen/Qwen3-8B", "--hardware.gpu=H100", "--context-tokens=10", "--max-num-seqs=64",
+             calibration(tmp_path, "gpu_count: 1"))  # fmt: skip
+    near, far = plan(*flags, "--concurrency=80"), plan(*flags, "--concurrency=80,3771")
+    said = "beyond the loads of the calibration, which saw nothing like it: 3,771 requests and more"
+    assert said not in near["assumptions"]
+    assert said in far["assumptions"]
+    attention = "attention over long prompts is from the model's dimensions, not from the calibration"
+    assert attention not in far["assumptions"]
+    last = far["concurrency"][-1]
+    assert last["step_seconds"] == pytest.approx(last["compute_seconds"])
+    assert last["compute_seconds"] == pytest.approx(2 * 7.568e9 * 3771 / 989e12, rel=0.01)
 
 
 def test_without_a_constraint_the_plan_asks_for_one(capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,3 +147,13 @@ def test_a_model_that_does_not_fit_is_told_so(plan: Any) -> None:
     assert found["limits"]["memory"]["requests"] == 0
     assert found["gpus"] is None
     assert found["sizes"][0]["why_not"] == "the weights do not fit into the GPU memory"
+
+
+def test_attention_that_no_calibration_measured_is_named(plan: Any, tmp_path: Path) -> None:
+    """It triples the time of a prompt of 100,000 tokens."""
+    priced = calibration(tmp_path, "gpu_count: 1")
+    file = tmp_path / "calibration.yaml"
+    file.write_text(file.read_text().replace("e+12}", "e+12, prefill_cost_seconds_per_token: 2.5e-5}"))
+    found = plan("--model.id=Qwen/Qwen3-8B", "--hardware.gpu=H100", "--context-tokens=100000", priced)
+    assert found["prefill_seconds"] == pytest.approx(2.95 * found["prefill_seconds_linear"], rel=0.01)
+    assert any(line.startswith("attention over long prompts is from the model") for line in found["assumptions"])

@@ -78,13 +78,17 @@ def test_all_four_constraints_are_there_without_calibration(plan: Any) -> None:
     flags = ("--model.id=Qwen/Qwen3-8B", "--hardware.gpu=H100", "--mix=40x2000,2x100000", "--output-tokens=500",
              "--objective.tokens-per-second=30", "--objective.ttft-seconds=20")  # fmt: skip
     found = plan(*flags)
-    assert set(found["limits"]) == {"memory", "bandwidth", "compute", "tpot", "ttft"}
+    assert set(found["limits"]) == {"memory", "bandwidth", "compute", "tpot", "ttft", "prompts"}
     row = found["concurrency"][-1]
     assert row["compute_seconds"] == pytest.approx(2 * PARAMS * 42 / (989e12 * 0.645), rel=0.01)
     attention = 1 + 36 * 4096 * 100_000 / PARAMS  # layers x width x prompt over parameters
     assert found["prefill_seconds"] / found["prefill_seconds_linear"] == pytest.approx(attention, rel=0.01)
     linear = plan(*flags, "--prompt-tokens=100")["concurrency"][-1]
-    assert row["itl_seconds"] - row["step_seconds"] > 1000 * (linear["itl_seconds"] - linear["step_seconds"])
+    assert row["prefill_tokens_per_step"] == pytest.approx(41 * (280_000 / 42 - 250) / 500)  # each its own prompt
+    ratio = (row["itl_seconds"] - row["step_seconds"]) / (linear["itl_seconds"] - linear["step_seconds"])
+    assert (
+        ratio > 2.0 * row["prefill_tokens_per_step"] / linear["prefill_tokens_per_step"]
+    )  # attention more than doubles
     assert not any("pooled figures end" in line for line in found["assumptions"])
     long = plan(*flags[:2], "--context-tokens=100000", "--concurrency=1")
     assert any("pooled figures end at 128 requests and 7,834 tokens" in line for line in long["assumptions"])

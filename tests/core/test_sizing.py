@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from stepscope.core.collectives import TABLE, Collective, all_reduce_of, powers_of_two
 from stepscope.core.model_shape import read_shape
-from stepscope.core.plan import ContextClass, Demand, Replica, prefill_seconds, row, step, ttft_seconds
+from stepscope.core.plan import prefill_seconds, row, step, ttft_seconds
+from stepscope.core.plan_demand import ContextClass, Demand, Replica
 from stepscope.core.plan_reality import Reality, checks, scaled
 from stepscope.core.plan_svg import escape, nice_top
 from stepscope.core.sizing import MOST_REQUESTS, cost_per_million_tokens, largest, limits, peak_concurrency, size
@@ -105,13 +106,52 @@ def test_why_no_replica_helps_is_said() -> None:
     """Weights too large, a context too long, a promise that one request already breaks, nothing known."""
     huge = replace(REPLICA, resident_weight_bytes=50e9)
     assert size(huge, DEMAND).why_not == "the weights do not fit into the GPU memory"
+    tight = replace(REPLICA, overhead_bytes=30e9)
+    assert size(tight, DEMAND).why_not == (
+        "the weights fit into the GPU memory, but not with 3e+10 bytes of overhead per GPU in 0.9 of it"
+    )
     long = replace(DEMAND, mix=(ContextClass(1, 10), ContextClass(1, 30_000)))
     assert size(REPLICA, long).why_not == "one context of 30000 tokens does not fit into the memory left for KV"
     fast = replace(DEMAND, objective_tokens_per_second=1000)
     assert size(REPLICA, fast).why_not == "not even one request meets the bandwidth limit: replicas do not help"
+    slow = Demand((ContextClass(40, 100), ContextClass(2, 15_000)), (), 0.0, objective_tokens_per_second=40)
+    assert size(REPLICA, slow).why_not == (
+        "one context of 15000 tokens alone decodes at 40.0 tokens/s, 44.4 are needed (objective over headroom): "
+        "replicas do not help"
+    )
     unknown = replace(REPLICA, memory_bytes=None)
     assert size(unknown, DEMAND).why_not == "no constraint is known: give an objective or the GPU's memory"
     assert size(unknown, replace(DEMAND, max_num_seqs=4)).replicas == 3  # 10 requests, 4 each
+
+
+def test_a_size_without_room_in_the_worst_case_is_doubtful() -> None:
+    """24e9 bytes of KV are left; 25e9 more of overhead, and not one context of 1,000 tokens is."""
+    assert size(REPLICA, DEMAND).doubt == ""
+    unsure = replace(REPLICA, overhead_bytes=1e9, overhead_low_bytes=0.0, overhead_high_bytes=5e9)
+    (memory,) = limits(unsure, DEMAND)
+    assert (memory.low_requests, memory.requests, memory.high_requests) == (19, 23, 24)
+    found = size(replace(unsure, overhead_high_bytes=25e9), DEMAND)
+    assert found.gpus == 1
+    assert found.high_gpus is None
+    assert found.doubt == (
+        "no room for one longest context if the engine takes 2.5e+10 bytes per GPU beside weights and KV"
+    )
+
+
+def test_the_number_of_replicas_has_a_low_and_a_high() -> None:
+    """10 requests at 50 tokens/s: 8 fit one replica, 2 to 10 by the law's spread."""
+    slow = replace(REPLICA, law=replace(LAW, low_factor=0.9, high_factor=1.5))
+    found = size(slow, replace(DEMAND, objective_tokens_per_second=50))
+    assert (found.low_gpus, found.gpus, found.high_gpus) == (1, 2, 5)
+
+
+def test_prompts_that_come_faster_than_chunks_limit_a_replica() -> None:
+    """100 tokens out for 1,000 in: a chunk of 500 a step keeps up with 50, and nobody waits for his own."""
+    demand = replace(DEMAND, output_tokens=100.0, chunk_tokens=500.0)
+    found = {limit.name: limit.requests for limit in limits(replace(REPLICA, memory_bytes=None), demand)}
+    assert found == {"prompts": 51}
+    assert not demand.prompts_queue(51)
+    assert demand.prompts_queue(52)
 
 
 def test_all_reduces_are_interpolated_between_measured_sizes() -> None:
@@ -156,6 +196,14 @@ def test_a_law_scaled_to_the_engine_is_as_many_times_slower() -> None:
         assert before is not None
         assert after is not None
         assert after.decode_seconds == pytest.approx(1.3 * before.decode_seconds)
+
+
+def test_one_load_leaves_the_law_its_spread_at_others() -> None:
+    """From what the law said to what the engine did, and no wider."""
+    law = scaled(replace(LAW, low_factor=0.8, high_factor=1.5), 1.25)
+    assert (law.low_factor, law.high_factor) == (pytest.approx(0.64), pytest.approx(1.2))
+    beyond = scaled(replace(LAW, low_factor=0.9, high_factor=1.1), 2.0)
+    assert (beyond.low_factor, beyond.high_factor) == (pytest.approx(0.45), 1.0)
 
 
 def test_what_differs_between_plan_and_engine_is_named() -> None:

@@ -171,7 +171,8 @@ def _offline(engine: Engine) -> tuple[str, ...]:
     kv_bytes = float(labels["kv_cache_memory_bytes"])
     weights = plan(f"--model.config={folder}", *_NO_LAW, "--context-tokens=1", "--concurrency=1")["weight_bytes"]
     memory = kv_bytes + weights
-    return (f"--model.config={folder}", *_NO_LAW, f"--hardware.memory-bytes={memory:.0f}", "--utilization=1")
+    return (f"--model.config={folder}", *_NO_LAW, f"--hardware.memory-bytes={memory:.0f}", "--utilization=1",
+            "--runtime-overhead-bytes=0")  # fmt: skip
 
 
 def fill(engine: Engine) -> int:

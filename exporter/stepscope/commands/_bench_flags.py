@@ -24,11 +24,12 @@ _REQUESTS_PER_STREAM = 2  # where --requests is not given: each stream is replac
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One load to put on the engine."""
+    """One load to put on the engine. streams_asked: --concurrency, which may be more than there are requests for."""
 
     name: str
     works: tuple[Work, ...]
     is_mix: bool = False
+    streams_asked: int = 0
 
     @property
     def mean_input_tokens(self) -> float:
@@ -120,7 +121,7 @@ def rows_of(flags: Flags) -> Iterator[Row]:
             total = flags.requests or _REQUESTS_PER_STREAM * streams
             share, more = divmod(total, streams)
             works = [Work(tokens, out, share + (number < more)) for number in range(min(streams, total))]
-            yield Row(f"{streams}x{tokens}", tuple(works))
+            yield Row(f"{len(works)}x{tokens}", tuple(works), streams_asked=streams)  # as many as there are
 
 
 def _tokens(least: int) -> Callable[[str], int]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from stepscope.core.bench_report import UNFAILED, failures
 from stepscope.errors import ConfigError
 from stepscope.runtime.sentences import milliseconds
 
@@ -41,12 +42,11 @@ def table(rows: Sequence[Mapping[str, Any]], currency: str) -> Iterator[str]:
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     ok = row["outcomes"].get("ok", 0)
-    failed = sum(count for outcome, count in row["outcomes"].items() if outcome not in ("ok", "aborted", "running"))
     counters, error = row["engine_counters"], row["prediction_error"]
     return (
         row["load"],
         str(ok),
-        str(failed),
+        str(failures(row["outcomes"])),
         *(_time(row["ttft"], share) for share in ("p50", "p99")),
         *(_time(row["tpot"], share) for share in ("p50", "p99")),
         milliseconds(row["client_itl_seconds"]),
@@ -58,10 +58,12 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _warnings(row: Mapping[str, Any]) -> Iterator[str]:
-    outcomes = {word: count for word, count in row["outcomes"].items() if word not in ("ok", "aborted", "running")}
+    outcomes = {word: count for word, count in row["outcomes"].items() if word not in UNFAILED}
     if outcomes:
         said = ", ".join(f"{count} {word.replace('_', ' ')}" for word, count in outcomes.items())
         yield f"{said}; first {row['first_failure']}"
+    if row["short_answers"]:
+        yield row["short_answers"]
     if row["client_bottleneck"]:
         yield f"CLIENT BOTTLENECK: {row['client_bottleneck']}"
     if row["late_delivery"]:

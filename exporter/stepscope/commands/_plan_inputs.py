@@ -14,7 +14,8 @@ from stepscope.core.assume import DATASHEET_COMPUTE_SHARE, Calibration, Given, a
 from stepscope.core.collectives import Collective, all_reduce_of
 from stepscope.core.model_shape import Shape, read_shape
 from stepscope.core.model_spec import ModelSpec, from_numbers
-from stepscope.core.plan import ContextClass, Demand, Replica
+from stepscope.core.plan_demand import ContextClass, Demand, Replica
+from stepscope.core.plan_reality import same_model
 from stepscope.core.step_model import StepLaw, WeightBytes
 from stepscope.errors import ConfigError, FactError
 from stepscope.runtime.checkpoint import read_config
@@ -23,6 +24,12 @@ from stepscope.runtime.facts import given_of
 from stepscope.runtime.tables import published_model
 
 BYTES_PER_16_BIT = 2.0
+# Memory per GPU beside weights and KV, as vLLM prints it when it starts (non-torch memory + peak of activations):
+# Llama 3 8B on one H100 1.79 + 1.26 GiB, on each of two 3.58 + 1.26 (vllm-project/vllm pull request 10511). The table's
+# memory is the product's name, 80e9, while the engine there sees 79.22 GiB, 85.1e9: about as much more. It had 53.3 GiB
+# left for KV; weights and KV alone, as in the worked numbers of docs/physics.md, give 52.1. The high end is what hurts.
+OVERHEAD_BEST_BYTES, OVERHEAD_HIGH_BYTES = 0.0, 4.84 * 2**30
+NUMBERS = "given"  # name of a model that is known by numbers alone (core/model_spec.py)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,11 @@ class Inputs:
             raise ConfigError(f"--model.kv-bytes-per-token: {per_token:g} is below one byte")
         # A measured or pooled law has the all-reduces in its overhead already.
         bare = law.step_overhead_seconds == 0.0 and law.batch_growth_seconds == 0.0
+        overhead = self.flags["runtime-overhead-bytes"]
+        is_guessed = overhead is None and self.memory_bytes is not None and self.given.capacity_override_tokens is None
+        # A fitted law without a roof has the arithmetic in its prices; it cannot be faster than the data sheet's peak.
+        at_peak = law.compute_flops_per_second is None and (self.calibrated or self._bits == 4)
+        share = 1.0 if at_peak else DATASHEET_COMPUTE_SHARE
         return Replica(
             law=law,
             gpu_count=gpu_count,
@@ -63,12 +75,14 @@ class Inputs:
             kv_bytes_per_token=per_token,
             memory_bytes=self.memory_bytes,
             utilization=self.flags["utilization"],
-            overhead_bytes=self.flags["runtime-overhead-bytes"],
+            overhead_bytes=OVERHEAD_BEST_BYTES if overhead is None else overhead,
+            overhead_low_bytes=OVERHEAD_BEST_BYTES if is_guessed else None,
+            overhead_high_bytes=OVERHEAD_HIGH_BYTES if is_guessed else None,
             capacity_tokens=self.given.capacity_override_tokens,
             collective=self._collective() if bare else None,
             reduce_seconds_per_sequence=self._reduces_in(law, gpu_count),
             active_params=self.model.active_params,
-            compute_flops_per_second=self._compute_flops(gpu_count),
+            compute_flops_per_second=self._compute_flops(gpu_count, share),
         )
 
     def law_assumptions(self) -> tuple[str, ...]:
@@ -85,10 +99,22 @@ class Inputs:
         inside = max(0.0, pooled.sequence_cost_seconds - self._law(1).sequence_cost_seconds)
         return inside * law.sequence_cost_seconds / pooled.sequence_cost_seconds  # scaled to a running engine
 
-    def _compute_flops(self, gpu_count: int) -> float | None:
-        """FLOP/s that decoding may reach, all GPUs, at the precision of the weights."""
-        gpu, share = self.given.gpu, self.flags["decode-efficiency"] or DATASHEET_COMPUTE_SHARE
-        if gpu is not None and gpu.fp8_flops and self.given.peak_flops is None and "8" in self.model.weight_dtype:
+    @property
+    def _bits(self) -> int:
+        """Of a weight: 4, 8 or 16, by the name of the type, or by bytes per parameter where bytes were given."""
+        each = self.model.total_weight_bytes / self.model.active_params if self.model.active_params else 2.0
+        dense = self.model.kind != "moe"
+        if "4" in self.model.weight_dtype.replace("e4m3", "") or (dense and each < 0.75):
+            return 4
+        return 8 if "8" in self.model.weight_dtype or (dense and each < 1.5) else 16
+
+    def _compute_flops(self, gpu_count: int, share: float) -> float | None:
+        """FLOP/s that decoding may reach at a share of the peak, all GPUs, at the precision of the weights.
+
+        Weights of 4 bits count at the 8-bit peak: the GPU table has no faster one.
+        """
+        gpu, share = self.given.gpu, self.flags["decode-efficiency"] or share
+        if gpu is not None and gpu.fp8_flops and self.given.peak_flops is None and self._bits < 16:
             return gpu.fp8_flops * gpu_count * share
         flops = replace(self.given, gpu_count=gpu_count).flops
         return flops * share if flops is not None else None
@@ -116,8 +142,13 @@ class Inputs:
             cost = 2.0 * active / (given.flops * prefill) if active and given.flops else None
             law = replace(law, prefill_cost_seconds_per_token=cost, prefill_growth_seconds_per_token=0.0,
                           prompt_cost_seconds=0.0, prompt_growth_seconds=0.0)  # fmt: skip
+        # The pooled figures end before the knee, so that the pooled law has no roof of its own. How fast the arithmetic
+        # of 4-bit weights is (16-bit on Hopper, 4-bit on Blackwell) is not known: only the peak holds for it.
+        if law.source == "datasheet" and law.compute_flops_per_second is None and self._bits > 4:
+            roof = self._compute_flops(gpu_count, DATASHEET_COMPUTE_SHARE)
+            law = replace(law, active_params=active, compute_flops_per_second=roof)
         if flags["decode-efficiency"] is not None and given.flops:
-            law = replace(law, compute_flops_per_second=given.flops * flags["decode-efficiency"])
+            law = replace(law, active_params=active, compute_flops_per_second=given.flops * flags["decode-efficiency"])
         return law
 
 
@@ -130,6 +161,31 @@ def check_heads(inputs: Inputs) -> None:
             f"--hardware.count: {count} GPUs cannot share {shape.heads} attention heads evenly (possible: {sizes}); it "
             "is the size of one replica"
         )
+
+
+def check_calibration(model: ModelSpec, given: Given) -> None:
+    """Raises ConfigError for a calibration that was measured on something else: its figures would be made up here."""
+    measured = given.calibration
+    if measured is None:
+        return
+    gpu = given.gpu.name if given.gpu is not None else None
+    named = measured.model is not None and _is_name(measured.model) and _is_name(model.name)
+    for what, then, now, differs, flag in (
+        ("model", measured.model, model.name, named and not same_model(measured.model or "", model.name), "model.id"),
+        ("GPU", measured.gpu, gpu, gpu is not None and measured.gpu not in (None, gpu), "hardware.gpu"),
+        ("GPU count", measured.gpu_count, given.gpu_count, measured.gpu_count not in (None, given.gpu_count),
+         "hardware.count"),
+    ):  # fmt: skip
+        if differs:
+            raise ConfigError(
+                f"--calibration.file: made for another {what}: {then}, the plan is for {now}: give --{flag}={then}, or "
+                "leave the calibration away to plan with the pooled figures"
+            )
+
+
+def _is_name(model: str) -> bool:
+    """Whether it says which model it is: not numbers, not a path."""
+    return model != NUMBERS and not model.startswith(("/", ".", "~")) and not model.endswith(".json")
 
 
 def gather(settings: Settings, flags: PlanFlags, environ: Mapping[str, str] = os.environ) -> Inputs:
@@ -146,6 +202,7 @@ def inputs_for(
     """The same for a model that is known."""
     if flags["bandwidth-efficiency"] is not None and given.calibration is not None:
         raise ConfigError("--bandwidth-efficiency: cannot be given together with --calibration.*")
+    check_calibration(model, given)
     memory = settings[table.HARDWARE_MEMORY_BYTES] or (given.gpu.memory_bytes if given.gpu is not None else None)
     shape, reason = _shape(model)
     said = [*assumptions, *model.assumptions]
@@ -160,11 +217,14 @@ def inputs_for(
 
 def _demand(settings: Settings, flags: PlanFlags, shape: Shape | None) -> Demand:
     mix = flags["mix"] or (ContextClass(1.0, flags["context-tokens"]),)
-    prompt = flags["prompt-tokens"]
+    # A context is its prompt and, on average, half of what is generated.
+    own = tuple(part.tokens - (flags["output-tokens"] or 0.0) / 2.0 for part in mix)
+    prompts = own if flags["prompt-tokens"] is None else (flags["prompt-tokens"],) * len(mix)
     return Demand(
         mix=mix,
         concurrency=flags["concurrency"] or (),
-        prompt_tokens=max(part.tokens for part in mix) if prompt is None else prompt,
+        prompt_tokens=max(prompts),
+        class_prompt_tokens=prompts,
         output_tokens=flags["output-tokens"],
         prefill_tokens_per_step=flags["prefill-tokens-per-step"],
         chunk_tokens=flags["chunk-tokens"],

@@ -16,10 +16,14 @@ from stepscope import __version__, config
 from stepscope.commands import _load
 from stepscope.commands._bench_beat import Beat
 from stepscope.commands._bench_flags import Flags, Row, add_flags, read_flags, rows_of
+from stepscope.commands._bench_served import checked
 from stepscope.commands._bench_text import table, write_csv, write_points
-from stepscope.core.bench_report import LoadAsked, Outcome, row
+from stepscope.commands._bench_time import TimeOver, time_limit
+from stepscope.core.bench_report import LoadAsked, Outcome, failures, row
 from stepscope.core.engine_span import engine_span
 from stepscope.core.load_trace import steady_window
+from stepscope.errors import ConfigError
+from stepscope.runtime.load_client import Limits
 from stepscope.runtime.load_crew import Crew
 from stepscope.runtime.load_dialect import detect
 from stepscope.runtime.load_probe import refresh_gauges
@@ -28,7 +32,11 @@ from stepscope.runtime.pages import finite
 HELP = "Put load on an engine and set what it did beside what the step law predicts."
 
 _POLL_SECONDS = 0.1
-_GRACE_SECONDS = 2.0  # what still runs when the time is over is hung up on; its own deadline would call that a failure
+# The load ends so long before the time does: to hang up, read the page once more and see the engine idle, which takes
+# some steps. Of a short time a share.
+_CLOSING_SECONDS, _CLOSING_SHARE = 1.0, 0.1
+_INTERRUPT_SECONDS = 0.4  # twice after Ctrl-C, for the same: people wait for their prompt
+_GAUGE_SECONDS = 5.0  # for the engine to notice that everybody hung up, where there is time
 # Nothing but these from so many requests: the engine is gone, or knows us not, and more requests would not help.
 _HOPELESS, _HOPELESS_REQUESTS = frozenset({"connection", "denied"}), 8
 
@@ -40,35 +48,77 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0; 1 where a row brought no answer at all, or the engine was busy. Raises ConfigError for wrong flags."""
+    """0; 1 where most requests of a row failed, a row brought no answer at all, or the engine was busy.
+
+    Raises ConfigError for wrong flags and for an engine that cannot be asked, or not within the time.
+    """
     flags = read_flags(args)
     settings = config.load("bench", args, os.environ)
     until = time.monotonic() + flags.max_seconds
+    load_until = until - min(_CLOSING_SECONDS, _CLOSING_SHARE * flags.max_seconds)
     progress = _load.Progress("bench")
     found: list[dict[str, Any]] = []
-    with _load.TerminationAsInterrupt(), _load.opened(settings, until + _GRACE_SECONDS) as engine:
-        busy = _load.wait_until_idle(engine, progress, wait=args.wait, until_seconds=until)
-        if busy is not None:
-            print(f"stepscope: bench: {busy}", file=sys.stderr)
-            return 1
-        for line in engine.missing:
-            progress.note(f"no prediction: {line}")
+    with _load.TerminationAsInterrupt(), contextlib.ExitStack() as stack:
+        engine: _load.Opened | None = None
+        clean_until = until
         try:
-            detect(engine.client)
-            for asked in rows_of(flags):
-                if asked.longest_tokens > (engine.room.max_model_len or sys.maxsize):
-                    progress.note(f"{asked.name}: longer than the engine's {engine.room.max_model_len:,} tokens")
-                found.append(_row(engine, asked, flags, progress, until))
-                if found[-1]["interrupted"]:
-                    raise KeyboardInterrupt
-                if not found[-1]["finished"]:
-                    break
+            with time_limit(until):
+                engine, note = checked(stack.enter_context(_load.opened(settings, load_until)), settings)
+                busy = _load.wait_until_idle(engine, progress, wait=args.wait, until_seconds=load_until)
+                if busy is not None:
+                    print(f"stepscope: bench: {busy}", file=sys.stderr)
+                    clean_until = 0.0  # not ours
+                    return 1
+                for line in (*([note] if note else ()), *(f"no prediction: {line}" for line in engine.missing)):
+                    progress.note(line)
+                detect(engine.client)
+            engine.client.limits = Limits(until_seconds=until)  # what runs at the end is hung up on: no failure
+            _rows(engine, flags, progress, found, load_until)
+        except TimeOver:
+            left = "" if engine else ": its page, /version and /v1/models had not all been answered"
+            raise ConfigError(f"--max-seconds: {flags.max_seconds:g} s were over before the first row{left}") from None
+        except KeyboardInterrupt:
+            clean_until = min(until, time.monotonic() + _INTERRUPT_SECONDS)
+            raise
         finally:
             progress.clear()
-            with contextlib.suppress(KeyboardInterrupt):  # a second Ctrl-C ends even this
-                refresh_gauges(engine.client, engine.watch)
-            _say(found, flags, engine)
-    return 0 if found and all(one["outcomes"].get("ok") for one in found) else 1
+            if engine is not None:
+                _leave(engine, clean_until)
+                _say(found, flags, engine)
+    return 0 if found and all(map(_is_good, found)) else 1
+
+
+def _rows(
+    engine: _load.Opened, flags: Flags, progress: _load.Progress, found: list[dict[str, Any]], load_until: float
+) -> None:
+    """Each row is in `found` as soon as it has ended. Raises KeyboardInterrupt after an interrupted one."""
+    for asked in rows_of(flags):
+        if time.monotonic() >= load_until:
+            progress.note(f"{asked.name}: not begun: the time was over")
+            continue
+        if asked.longest_tokens > (engine.room.max_model_len or sys.maxsize):
+            progress.note(f"{asked.name}: longer than the engine's {engine.room.max_model_len:,} tokens")
+        if asked.streams_asked > len(asked.works):
+            progress.note(
+                f"{asked.name}: not {asked.streams_asked} streams: --requests={flags.requests} are for the whole row"
+            )
+        found.append(_row(engine, asked, flags, progress, load_until))
+        if found[-1]["interrupted"]:
+            raise KeyboardInterrupt
+        if found[-1]["given_up"]:
+            break
+
+
+def _leave(engine: _load.Opened, until: float) -> None:
+    """See that the engine's gauges come down, as far as the time allows; a second Ctrl-C ends even this."""
+    with contextlib.suppress(KeyboardInterrupt, TimeOver), time_limit(until):
+        refresh_gauges(engine.client, engine.watch, min(_GAUGE_SECONDS, until - time.monotonic()))
+
+
+def _is_good(found: dict[str, Any]) -> bool:
+    """At least as many requests were answered as failed, and one was."""
+    answered = found["outcomes"].get("ok", 0)
+    return bool(answered) and answered >= failures(found["outcomes"])
 
 
 def _say(found: Sequence[dict[str, Any]], flags: Flags, engine: _load.Opened) -> None:
@@ -88,34 +138,39 @@ def _say(found: Sequence[dict[str, Any]], flags: Flags, engine: _load.Opened) ->
 
 
 def _row(engine: _load.Opened, asked: Row, flags: Flags, progress: _load.Progress, until: float) -> dict[str, Any]:
-    """One load from its first request to its last, or to Ctrl-C; whatever happens, nothing is left running."""
+    """One load from its first request to its last, to `until` or to Ctrl-C; nothing is left running in any case."""
     crew = Crew(engine.client, asked.works, keep=asked.is_mix)
     beat = Beat()
     engine.watch.readings.clear()
     cpu_began, began = time.process_time(), time.monotonic()
     finished = whole = interrupted = given_up = False
     try:
-        engine.watch.start()
-        began = time.monotonic()
-        beat.start()
-        crew.start()
-        while not (finished := crew.wait(_POLL_SECONDS)) and time.monotonic() < until:
-            if not whole and crew.started >= crew.size:
-                whole = True
-                engine.watch.read()
-            if given_up := _hopeless(crew):
-                break
-            progress.left = _left(crew, asked, began, until)
-            progress.show(f"{asked.name}: {sum(bool(s.outcome) for s in crew.streams)} requests ended")
+        with time_limit(until):
+            engine.watch.start()
+            began = time.monotonic()
+            beat.start()
+            crew.start()
+            while not (finished := crew.wait(_POLL_SECONDS)):
+                if not whole and crew.started >= crew.size:
+                    whole = True
+                    engine.watch.read()
+                if given_up := _hopeless(crew):
+                    break
+                progress.left = _left(crew, asked, began, until)
+                progress.show(f"{asked.name}: {sum(bool(s.outcome) for s in crew.streams)} requests ended")
+    except TimeOver:
+        pass
     except KeyboardInterrupt:
         interrupted = True
     finally:
         ended = time.monotonic()
         traces = crew.traces()
-        beat.stop()
-        crew.stop()
-        engine.watch.read()
-        engine.watch.stop()
+        last = engine.client.limits.until_seconds
+        with contextlib.suppress(TimeOver), time_limit(min(last, ended + _INTERRUPT_SECONDS) if interrupted else last):
+            beat.stop()
+            crew.stop()
+            engine.watch.read()
+            engine.watch.stop()
     window = steady_window(traces, crew.size)
     span = engine_span(engine.watch.readings, engine.facts, *(window or (0.0, ended + 60.0)))
     if span is None and window is not None and len(engine.watch.readings) > 1:
@@ -161,6 +216,7 @@ def _left(crew: Crew, asked: Row, began: float, until: float) -> str:
 def _provenance(engine: _load.Opened) -> dict[str, Any]:
     law = engine.facts.law
     return {
+        "served_model": engine.client.model,
         "engine_version": engine.engine_version,
         "kv_capacity_tokens": engine.room.capacity_tokens,
         "max_model_len": engine.room.max_model_len,

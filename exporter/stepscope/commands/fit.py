@@ -16,7 +16,7 @@ from stepscope.core.fit import ROOF, Fit, fit, relative_error
 from stepscope.core.law_terms import KV, TERMS, WEIGHTS
 from stepscope.core.score import score
 from stepscope.errors import ConfigError, FactError
-from stepscope.points import Row, doubts, group, knows_bytes, machine_of, point_of, prior_of, read_rows
+from stepscope.points import Row, doubts, group, knows_bytes, machine_of, measured, point_of, prior_of, read_rows
 
 HELP = "Fit the step law to measured loads and judge it on others."
 
@@ -41,8 +41,8 @@ class Judged:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The files, how to split them, and the form of the report."""
     parser.add_argument("--points", metavar="FILE", required=True, help=(
-        "JSON lines with sequences, tokens_in_flight, prefill_tokens_per_step, itl_seconds; facts of model and GPU "
-        "are used where rows have them"))  # fmt: skip
+        "rows with sequences, tokens_in_flight, prefill_tokens_per_step, itl_seconds: JSON lines, CSV, or what bench "
+        "--json prints; facts of model and GPU are used where rows have them"))  # fmt: skip
     parser.add_argument("--holdout", metavar="FILE", help="rows of the same form to judge the fit on")
     parser.add_argument("--by", metavar="COLUMN", help="fit the rows of each value of this column on their own")
     parser.add_argument(
@@ -55,8 +55,8 @@ def run(args: argparse.Namespace) -> int:
     """0 if everything was judged, 1 if hold-out rows belong to no fitted series."""
     if args.cross_validate is not None and args.cross_validate < 2:
         raise ConfigError(f"--cross-validate is {args.cross_validate}: must be at least 2")
-    groups = group(read_rows(Path(args.points)), args.by)
-    holdout = group(read_rows(Path(args.holdout)), args.by) if args.holdout else {}
+    groups = group(_read(args.points), args.by)
+    holdout = group(_read(args.holdout), args.by) if args.holdout else {}
     judged = {name: _judge(rows, holdout.get(name, []), args.cross_validate) for name, rows in groups.items()}
     for doubt in doubts(groups, args.by):
         print(f"stepscope: {doubt}", file=sys.stderr)
@@ -74,6 +74,13 @@ def run(args: argparse.Namespace) -> int:
     else:
         print("\n".join(_text(report)))
     return 1 if strangers else 0
+
+
+def _read(path: str) -> list[Row]:
+    rows, note = measured(read_rows(Path(path)))
+    if note is not None:
+        print(f"stepscope: {note}", file=sys.stderr)
+    return rows
 
 
 def _judge(rows: Sequence[Row], holdout: Sequence[Row], count: int | None) -> Judged:
@@ -144,7 +151,8 @@ def _text(report: dict[str, Any]) -> list[str]:
             known = one["identifiable"].get(PRICES_ALIKE.get(key, key), True)
             note = "" if known else "  (not fixed by these points: mostly prior)"
             lines.append(f"  {key:<42} {value:.4g}{note}")
-        lines.append("  seen up to " + ", ".join(f"{key[4:]} {value:g}" for key, value in one["range"].items()))
+        largest = {key[4:]: value for key, value in one["range"].items() if key.startswith("max_")}
+        lines.append("  seen up to " + ", ".join(f"{key} {value:g}" for key, value in largest.items()))
         lines += _score_lines(one, "  ")
     if len(report["series"]) > 1:
         lines += ["all series", *_score_lines(report, "  ")]

@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,15 @@ from stepscope import config
 from stepscope import settings as table
 from stepscope.commands import _plan_engine, _plan_flags
 from stepscope.commands._plan_inputs import Inputs, gather, inputs_for
+from stepscope.commands._plan_text import text
 from stepscope.core.collectives import powers_of_two
-from stepscope.core.plan import Replica, row
+from stepscope.core.plan import attention_factor, row
+from stepscope.core.plan_demand import Replica
 from stepscope.core.plan_reality import Reality, checks, scaled
-from stepscope.core.plan_report import POOLED_REDUCES, Money, Plan, Users, document, tables
+from stepscope.core.plan_report import POOLED_REDUCES, Money, Plan, Users, document
 from stepscope.core.plan_svg import draw
 from stepscope.core.sizing import MOST_REQUESTS, Sizing, size
+from stepscope.core.step_model import Load, LoadRange
 from stepscope.errors import ConfigError
 from stepscope.runtime.facts import given_of
 from stepscope.runtime.pages import finite
@@ -31,6 +34,8 @@ EFFICIENCY_UNDER_TENSOR_PARALLEL = (
     "long as at 0.6; without --bandwidth-efficiency the pooled law is used"
 )
 BEYOND_RANGE_FACTOR = 2.7  # docs/alert-quality.md: the same sweep
+NOTABLE = 0.1  # share of a prompt's time from which attention is worth a line
+RANGE_MARGIN = 1.25  # a load that much larger than any measured is called beyond the calibration
 _ROWS_ALONE = 12  # powers of two tabulated where no concurrency is asked for: up to 2,048 requests
 
 
@@ -69,12 +74,14 @@ def run(args: argparse.Namespace) -> int:
     report = _report(inputs, replica, is_offline=reality is None)
     report["engine"] = None if reality is None else dataclasses.asdict(reality)
     report["checks"] = lines
+    if reality is not None and reality.usable_ratio is not None:
+        report["assumptions"].append(_one_load_words(reality, report["law"]))
     if args.plot is not None:
         _write(Path(args.plot), draw(report))
     if args.json:
         print(json.dumps(finite(report), indent=1, allow_nan=False))
     else:
-        print("\n".join(_text(report, markdown=args.markdown)))
+        print("\n".join(text(report, markdown=args.markdown)))
     return 0
 
 
@@ -100,7 +107,7 @@ def _report(inputs: Inputs, replica: Replica, *, is_offline: bool) -> dict[str, 
         if users is None
         else Users(users, flags["requests-per-user"], flags["peak-share"], flags["peak-duration"]),
     )
-    gpu = inputs.given.gpu
+    gpu, whole_plan = inputs.given.gpu, document(plan)
     return {
         "model": inputs.model.name,
         "model_source": inputs.model.source,
@@ -108,7 +115,8 @@ def _report(inputs: Inputs, replica: Replica, *, is_offline: bool) -> dict[str, 
         "kv_bytes_per_token": replica.kv_bytes_per_token,
         "gpu": gpu.name if gpu is not None else None,
         "gpu_count": replica.gpu_count,
-        **document(plan),
+        **whole_plan,
+        "peaks_missing": _peaks_missing(plan, whole_plan["peaks"]),
         "assumptions": [*inputs.assumptions, *_law_words(inputs, replica), *_range_words(plan)],
     }
 
@@ -137,18 +145,40 @@ def _law_words(inputs: Inputs, replica: Replica) -> Iterator[str]:
         yield from inputs.law_assumptions()
     if law.prefill_cost_seconds_per_token == 0.0:
         yield "the calibration has no prefill cost: prompts are taken to cost nothing"
-    if replica.capacity_tokens is None and replica.memory_bytes is not None and not replica.overhead_bytes:
-        yield "memory beside weights and KV is taken as 0: give --runtime-overhead-bytes"
+    elif inputs.calibrated and attention_factor(replica, inputs.demand, inputs.demand.prompt_tokens) > 1.0 + NOTABLE:
+        yield "attention over long prompts is from the model's dimensions, not from the calibration"
     yield from _tensor_parallel_words(replica)
 
 
+def _one_load_words(reality: Reality, law: dict[str, Any]) -> str:
+    """What the spread of a law that was scaled to an engine means."""
+    return (
+        f"the step was measured at one load, {reality.requests_running or 0.0:.0f} requests; at others it may be "
+        f"{law['low_factor']:.2f} to {law['high_factor']:.2f} times as long, as far as the law's own spread goes"
+    )
+
+
+def _peaks_missing(plan: Plan, peaks: list[Any]) -> str:
+    """Why users a day were asked for and are not there."""
+    if plan.users is None or peaks:
+        return ""
+    return plan.sizing.why_not or "how many requests a replica carries or how long one takes is not known"
+
+
 def _range_words(plan: Plan) -> Iterator[str]:
-    """Where the plan goes beyond what the pooled law was fitted on."""
-    slowest, context = plan.sizing.replica.law.slowest, plan.demand.mean_tokens
-    if slowest is None:
-        return
-    most = max((found.requests for found in plan.rows), default=0)
-    if most > slowest.max_sequences or context > slowest.max_context_tokens:
+    """Where the plan goes beyond what the law was fitted on, in its rows or at its limit."""
+    law, demand, binding = plan.sizing.replica.law, plan.demand, plan.sizing.binding
+    counts = sorted({found.requests for found in plan.rows} | ({binding.requests} if binding is not None else set()))
+    counts = [count for count in counts if count < MOST_REQUESTS]
+    seen, slowest, context = law.valid_range, law.slowest, demand.mean_tokens
+    if seen is not None:
+        most = (seen.max_sequences, seen.max_tokens_in_flight, seen.max_prefill_tokens_per_step)
+        wide = LoadRange(*(None if one is None else RANGE_MARGIN * one for one in most))
+        loads = ((n, Load(n, n * context, demand.prefill_per_step(n))) for n in counts)
+        beyond = [count for count, load in loads if not wide.covers(load)]
+        if beyond:
+            yield f"beyond the loads of the calibration, which saw nothing like it: {beyond[0]:,} requests and more"
+    if slowest is not None and (max(counts, default=0) > slowest.max_sequences or context > slowest.max_context_tokens):
         yield (
             f"the pooled figures end at {slowest.max_sequences:.0f} requests and {slowest.max_context_tokens:,.0f} "
             "tokens of context each; beyond, "
@@ -167,65 +197,6 @@ def _tensor_parallel_words(replica: Replica) -> Iterator[str]:
         yield f"all-reduces: {replica.collective.all_reduce.name}, {replica.collective.all_reduce.source}"
     if replica.law.source == "given":
         yield EFFICIENCY_UNDER_TENSOR_PARALLEL
-
-
-def _text(report: Mapping[str, Any], *, markdown: bool) -> Iterator[str]:
-    law, demand = report["law"], report["demand"]
-    bullet = "* " if markdown else "  "
-    yield ("# " if markdown else "") + f"plan for {report['model']} on {report['gpu_count']} x {report['gpu'] or 'GPU'}"
-    if markdown:
-        yield ""
-    yield bullet + f"{report['weight_bytes']:.4g} B of weights, {report['kv_bytes_per_token']:,.0f} B of KV per token"
-    yield bullet + (
-        f"step law from {law['source']}: {law['effective_bandwidth_bytes_per_second']:.4g} B/s, overhead "
-        f"{law['step_overhead_seconds'] * 1e3:.2f} ms"
-    )
-    promised = demand["objective_tokens_per_second"]
-    target = "no speed promised" if promised is None else f"{promised:g} tokens/s promised"
-    yield bullet + f"{demand['requests']:g} request(s) of {demand['context_tokens']:,.0f} tokens on average; {target}"
-    if report["prefill_seconds"] is not None:
-        whole, linear = report["prefill_seconds"], report["prefill_seconds_linear"]
-        attention = f", {linear:.2f} s of it without attention" if whole > linear else ""
-        yield bullet + f"a prompt of {demand['prompt_tokens']:,.0f} tokens takes {whole:.2f} s alone{attention}"
-    if report["requests"] is not None:
-        yield bullet + f"{report['requests']:,} requests fit one replica; {report['binding']} binds"
-    need = f"{report['gpus']} GPU(s)" if report["gpus"] is not None else report["sizes"][-1]["why_not"]
-    yield bullet + f"for this mix with a reserve of {demand['reserve']:.0%}: {need}"
-    yield from (bullet + line for line in _cost_lines(report))
-    for title, heads, rows in tables(report):
-        yield ""
-        yield f"## {title}" if markdown else title
-        yield from _markdown(heads, rows) if markdown else _columns(heads, rows)
-    for title, lines in (("plan and engine differ", report["checks"]), ("assumed", report["assumptions"])):
-        if lines:
-            yield ""
-            yield f"## {title}" if markdown else title
-            yield from (bullet + line for line in lines)
-
-
-def _cost_lines(report: Mapping[str, Any]) -> Iterator[str]:
-    costs, unit = report["cost_per_million_tokens"], f" {report['currency']}".rstrip()
-    if costs is None:
-        return
-    for words, key in (("at the objective", "at_objective"), ("at full load", "at_full_load")):
-        if costs[key] is not None:
-            yield f"cost per million tokens {words}: {costs[key]:.2f}{unit}"
-    for rate, cost in costs["at_tokens_per_second"].items():
-        yield f"cost per million tokens at {rate} tokens/s: {cost:.2f}{unit}"
-
-
-def _columns(heads: Sequence[str], rows: list[list[str]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    for cells in (heads, *rows):
-        yield "  " + "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
-
-
-def _markdown(heads: Sequence[str], rows: list[list[str]]) -> Iterator[str]:
-    yield ""
-    yield f"| {' | '.join(heads)} |"
-    yield f"|{'---|' * len(heads)}"
-    for cells in rows:
-        yield f"| {' | '.join(cells)} |"
 
 
 def _write(path: Path, text: str) -> None:

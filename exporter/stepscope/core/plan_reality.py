@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from stepscope.core.plan import Demand, Replica
+from stepscope.core.plan_demand import Demand, Replica
 from stepscope.core.step_model import StepLaw
 
 # Below this a difference is rounding: the engine hands memory out in blocks and keeps one of them for itself.
@@ -40,7 +40,11 @@ class Reality:
 
 
 def scaled(law: StepLaw, ratio: float) -> StepLaw:
-    """The law with every part of the decode step `ratio` times as long: what the engine was seen to do."""
+    """The law with every part of the decode step `ratio` times as long: what the engine was seen to do.
+
+    It was seen at one load. At others anything between the law's own low and high and this is possible: that is the
+    spread.
+    """
     kv, flops = law.kv_bandwidth_bytes_per_second, law.compute_flops_per_second
     return replace(
         law,
@@ -53,8 +57,8 @@ def scaled(law: StepLaw, ratio: float) -> StepLaw:
         wide_batch_seconds=law.wide_batch_seconds * ratio,
         compute_flops_per_second=None if flops is None else flops / ratio,
         source="engine",
-        low_factor=1.0,
-        high_factor=1.0,
+        low_factor=min(law.low_factor, ratio) / ratio,
+        high_factor=max(law.high_factor, ratio) / ratio,
     )
 
 
@@ -66,7 +70,7 @@ def checks(
     planned_model: None where numbers were given instead of a model.
     """
     found = []
-    if planned_model is not None and seen.served and not any(_same_model(planned_model, name) for name in seen.served):
+    if planned_model is not None and seen.served and not any(same_model(planned_model, name) for name in seen.served):
         found.append(f"model: planned {planned_model}, the engine serves {' from '.join(seen.served)}")
     room = planned.kv_room_bytes
     if room is not None and seen.capacity_tokens:
@@ -92,8 +96,11 @@ def checks(
     return found
 
 
-def _same_model(one: str, other: str) -> bool:
-    """By the last part: a repository's name, or a folder on the way that is called like it (models--Qwen--Qwen3-8B)."""
+def same_model(one: str, other: str) -> bool:
+    """Whether two names stand for one model.
+
+    By the last part: a repository's name, or a folder on the way that is called like it (models--Qwen--Qwen3-8B).
+    """
     return one.rstrip("/").rpartition("/")[2].lower() in re.split("/|--", other.lower())
 
 

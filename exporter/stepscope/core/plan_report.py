@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from stepscope.core.plan import Demand, Row, prefill_seconds, row
+from stepscope.core.plan import Row, Span, prefill_seconds, row
+from stepscope.core.plan_demand import Demand
 from stepscope.core.sizing import MOST_REQUESTS, Limit, Sizing, cost_per_million_tokens, peak_concurrency
 
 # core/defaults.py: `reduce_work` times the best time of a ring, per sequence; benchmarks/pool.py fits it.
@@ -50,7 +51,8 @@ class Plan:
 def document(plan: Plan) -> dict[str, Any]:
     """The plan as plain values; names carry units, None where something cannot be known."""
     demand, replica, binding = plan.demand, plan.sizing.replica, plan.sizing.binding
-    best = min((size for size in plan.sizes if size.gpus is not None), key=lambda size: size.gpus or 0, default=None)
+    best = recommended(plan)
+    prefill, law = prefill_seconds(replica, demand), replica.law
     return {
         "law": {
             "source": replica.law.source,
@@ -65,6 +67,8 @@ def document(plan: Plan) -> dict[str, Any]:
             "requests": demand.requests,
             "context_tokens": demand.mean_tokens,
             "prompt_tokens": demand.prompt_tokens,
+            "mean_prompt_tokens": demand.mean_prompt_tokens,
+            "chunk_tokens": demand.chunk_tokens,
             "output_tokens": demand.output_tokens,
             "objective_tokens_per_second": demand.objective_tokens_per_second,
             "headroom": demand.headroom,
@@ -74,19 +78,36 @@ def document(plan: Plan) -> dict[str, Any]:
         "limits": {limit.name: _limit(limit, replica.kv_room_bytes) for limit in plan.sizing.limits},
         "binding": None if binding is None else binding.name,
         "requests": None if binding is None else _requests(binding.requests),
+        "requests_low": _requests(plan.sizing.least_requests),
+        "requests_high": _requests(plan.sizing.most_requests),
+        "overhead_bytes": replica.overhead_bytes,
+        "overhead_low_bytes": replica.overhead_low_bytes,
+        "overhead_high_bytes": replica.overhead_high_bytes,
         "concurrency": [_row(found, plan) for found in plan.rows],
-        "prefill_seconds": prefill_seconds(replica, demand),
+        "prefill_seconds": prefill,
+        "prefill_low_seconds": None if prefill is None else prefill * law.low_factor,
+        "prefill_high_seconds": None if prefill is None else prefill * law.high_factor,
         "prefill_seconds_linear": prefill_seconds(replica, demand, linear=True),
         "sizes": [_size(size, plan) for size in plan.sizes],
         "gpus": None if best is None else best.gpus,
+        "gpus_low": None if best is None else best.low_gpus,
+        "gpus_high": None if best is None else best.high_gpus,
+        "gpus_doubt": "" if best is None else best.doubt,
+        "tensor_parallel": None if best is None else best.replica.gpu_count,
         "cost_per_million_tokens": _costs(plan),
         "currency": plan.money.currency if plan.money else "",
         "peaks": list(_peaks(plan)),
     }
 
 
-def _requests(count: int) -> int | None:
-    return None if count >= MOST_REQUESTS else count
+def recommended(plan: Plan) -> Sizing | None:
+    """The size that needs the fewest GPUs; one that may not work at all only where no other does."""
+    possible = [size for size in plan.sizes if size.gpus is not None]
+    return min(possible, key=lambda size: (bool(size.doubt), size.gpus or 0), default=None)
+
+
+def _requests(count: int | None) -> int | None:
+    return None if count is None or count >= MOST_REQUESTS else count
 
 
 def _limit(limit: Limit, room: float | None) -> dict[str, Any]:
@@ -103,8 +124,9 @@ def _limit(limit: Limit, room: float | None) -> dict[str, Any]:
 
 
 def _row(found: Row, plan: Plan) -> dict[str, Any]:
-    objective = plan.demand.objective_tokens_per_second
-    speed, rate = found.tokens_per_second_per_user, found.tokens_per_second
+    objective, itl, rate = plan.demand.objective_tokens_per_second, found.itl, found.tokens_per_second
+    speed = Span(1.0 / itl.best, 1.0 / itl.high, 1.0 / itl.low) if itl is not None and itl.best else None
+    count = plan.sizing.replica.gpu_count
     return {
         "requests": found.requests,
         "tokens_in_flight": found.tokens_in_flight,
@@ -116,24 +138,46 @@ def _row(found: Row, plan: Plan) -> dict[str, Any]:
         "communication_seconds": found.communication_seconds,
         "bound_by": found.bound_by,
         "prefill_tokens_per_step": found.prefill_tokens_per_step,
-        "itl_seconds": found.itl_seconds,
-        "tokens_per_second_per_user": speed,
-        "tokens_per_second": rate,
-        "ttft_seconds": found.ttft_seconds,
+        "prompts_queue": found.prompts_queue,
+        "decoding_requests": found.decoding_requests,
+        **_span("itl", "_seconds", itl),
+        **_span("tokens_per_second_per_user", "", speed),
+        **_span("tokens_per_second", "", rate),
+        **_span("ttft", "_seconds", found.ttft),
         "fits_memory": found.fits_memory,
-        "meets_objective": None if objective is None or speed is None else speed >= objective,
-        "cost_per_million_tokens": _price(plan, rate, plan.sizing.replica.gpu_count),
+        "meets_objective": None if objective is None or speed is None else speed.best >= objective,
+        "cost_per_million_tokens": _price(plan, _of(rate, "best"), count),
+        "cost_low_per_million_tokens": _price(plan, _of(rate, "high"), count),
+        "cost_high_per_million_tokens": _price(plan, _of(rate, "low"), count),
     }
+
+
+def _span(name: str, unit: str, span: Span | None) -> dict[str, float | None]:
+    """Three entries: best, low, high."""
+    parts = (None, None, None) if span is None else (span.best, span.low, span.high)
+    return dict(zip((f"{name}{unit}", f"{name}_low{unit}", f"{name}_high{unit}"), parts, strict=True))
+
+
+def _of(span: Span | None, end: str) -> float | None:
+    return None if span is None else float(getattr(span, end))
 
 
 def _price(plan: Plan, rate: float | None, gpus: int) -> float | None:
     return cost_per_million_tokens(plan.money.price_per_gpu_hour, gpus, rate) if plan.money and rate else None
 
 
-def _rate(size: Sizing, demand: Demand, requests: int | None) -> float | None:
+def _rate(size: Sizing, demand: Demand, requests: int | None) -> Span | None:
     """Generated tokens/s of a replica that serves so many."""
     found = row(size.replica, demand, requests) if requests and requests < MOST_REQUESTS else None
     return None if found is None else found.tokens_per_second
+
+
+def _rates(size: Sizing, demand: Demand) -> Span | None:
+    """Generated tokens/s of a replica at its limit; low: as few requests as it may carry, each as slow as it may be."""
+    binding = size.binding
+    best = _rate(size, demand, None if binding is None or size.replicas is None else binding.requests)
+    low, high = _rate(size, demand, size.least_requests), _rate(size, demand, size.most_requests)
+    return None if best is None else Span(best.best, low.low if low else 0.0, high.high if high else best.high)
 
 
 def _full_load(size: Sizing) -> int | None:
@@ -145,7 +189,7 @@ def _full_load(size: Sizing) -> int | None:
 def _size(size: Sizing, plan: Plan) -> dict[str, Any]:
     binding, demand, replica = size.binding, plan.demand, size.replica
     requests = None if binding is None else binding.requests
-    rate = _rate(size, demand, requests)
+    rate = _rates(size, demand)
     return {
         "tensor_parallel": replica.gpu_count,
         "requests_per_replica": None if requests is None else _requests(requests),
@@ -156,9 +200,14 @@ def _size(size: Sizing, plan: Plan) -> dict[str, Any]:
         "communication_source": _link(size),
         "replicas": size.replicas,
         "gpus": size.gpus,
-        "tokens_per_second_per_gpu": None if rate is None else rate / replica.gpu_count,
-        "cost_per_million_tokens": _price(plan, rate, replica.gpu_count),
+        "gpus_low": size.low_gpus,
+        "gpus_high": size.high_gpus,
+        "tokens_per_second_per_gpu": None if rate is None else rate.best / replica.gpu_count,
+        "cost_per_million_tokens": _price(plan, _of(rate, "best"), replica.gpu_count),
+        "cost_low_per_million_tokens": _price(plan, _of(rate, "high"), replica.gpu_count),
+        "cost_high_per_million_tokens": _price(plan, _of(rate, "low"), replica.gpu_count),
         "why_not": size.why_not,
+        "doubt": size.doubt,
     }
 
 
@@ -177,25 +226,34 @@ def _costs(plan: Plan) -> dict[str, Any] | None:
     if plan.money is None:
         return None
     size, gpus = plan.sizing, plan.sizing.replica.gpu_count
-    binding = size.binding
-    at_limit = _rate(size, plan.demand, None if binding is None else binding.requests)
     promised = plan.demand.objective_tokens_per_second is not None
+    at_limit = _rates(size, plan.demand) if promised else None
+    full = _rate(size, plan.demand, _full_load(size))
     return {
-        "at_objective": _price(plan, at_limit, gpus) if promised else None,
-        "at_full_load": _price(plan, _rate(size, plan.demand, _full_load(size)), gpus),
+        **_prices(plan, "at_objective", at_limit, gpus),
+        **_prices(plan, "at_full_load", full, gpus),
         "at_tokens_per_second": {f"{rate:g}": _price(plan, rate, gpus) for rate in plan.money.rates},
+    }
+
+
+def _prices(plan: Plan, name: str, rate: Span | None, gpus: int) -> dict[str, float | None]:
+    """Price with its low (the fast end of the rate) and high."""
+    return {
+        name: _price(plan, _of(rate, "best"), gpus),
+        f"{name}_low": _price(plan, _of(rate, "high"), gpus),
+        f"{name}_high": _price(plan, _of(rate, "low"), gpus),
     }
 
 
 def _peaks(plan: Plan) -> Iterator[dict[str, Any]]:
     """A row per number of daily users and length of the peak."""
     users, demand, binding = plan.users, plan.demand, plan.sizing.binding
-    if users is None or demand.output_tokens is None or binding is None or not 0 < binding.requests < MOST_REQUESTS:
+    if users is None or demand.output_tokens is None or binding is None or plan.sizing.replicas is None:
         return
-    full = row(plan.sizing.replica, demand, binding.requests)
-    if full is None or full.itl_seconds is None or full.ttft_seconds is None:
+    rate = _rate(plan.sizing, demand, binding.requests)
+    if rate is None:
         return
-    request_seconds = full.ttft_seconds + demand.output_tokens * full.itl_seconds
+    request_seconds = binding.requests * demand.output_tokens / rate.best  # Little's law
     for daily in users.daily:
         for seconds in users.peak_seconds:
             peak = peak_concurrency(daily, users.requests_each, users.peak_share, seconds, request_seconds)
@@ -208,70 +266,3 @@ def _peaks(plan: Plan) -> Iterator[dict[str, Any]]:
                 "replicas": replicas,
                 "gpus": replicas * plan.sizing.replica.gpu_count,
             }
-
-
-Table = tuple[str, Sequence[str], list[list[str]]]
-
-
-def tables(report: Mapping[str, Any]) -> Iterator[Table]:
-    """(title, heads, rows of text) of a document."""
-    limits = report["limits"]
-    yield (
-        "limits of one replica",
-        ("limit", "requests", "low", "high", "tokens", "binds"),
-        [
-            [name, _n(limit["requests"]), _n(limit["low_requests"]), _n(limit["high_requests"]),
-             _n(limit.get("tokens")), "<--" if name == report["binding"] else ""]
-            for name, limit in limits.items()
-        ],
-    )  # fmt: skip
-    yield (
-        "speed by concurrency",
-        ("requests", "tokens", "step", "low", "high", "memory", "compute", "ITL", "tokens/s/user", "tokens/s", "TTFT",
-         "fits", "cost/M"),
-        [
-            [_n(r["requests"]), _n(r["tokens_in_flight"]), _ms(r["step_seconds"]), _ms(r["step_low_seconds"]),
-             _ms(r["step_high_seconds"]), _ms(r["memory_seconds"]), _ms(r["compute_seconds"]), _ms(r["itl_seconds"]),
-             _d(r["tokens_per_second_per_user"]), _n(r["tokens_per_second"]), _s(r["ttft_seconds"]),
-             {True: "yes", False: "NO", None: "-"}[r["fits_memory"]], _d(r["cost_per_million_tokens"], 2)]
-            for r in report["concurrency"]
-        ],
-    )  # fmt: skip
-    yield (
-        "tensor parallel against replicas",
-        ("GPUs per replica", "requests each", "binds", "single stream", "all-reduces", "at the limit", "replicas",
-         "GPUs", "tokens/s/GPU", "cost/M"),
-        [
-            [_n(r["tensor_parallel"]), _n(r["requests_per_replica"]), r["binding"] or "-",
-             _d(r["single_stream_tokens_per_second"]), _ms(r["communication_seconds"]),
-             _ms(r["communication_at_limit_seconds"]), _n(r["replicas"]), r["why_not"] or _n(r["gpus"]),
-             _n(r["tokens_per_second_per_gpu"]), _d(r["cost_per_million_tokens"], 2)]
-            for r in report["sizes"]
-        ],
-    )  # fmt: skip
-    if report["peaks"]:
-        yield (
-            "users a day",
-            ("daily users", "peak", "requests at once", "replicas", "GPUs"),
-            [
-                [_n(r["daily_users"]), f"{r['peak_seconds'] / 3600:g} h", _d(r["peak_requests"]), _n(r["replicas"]),
-                 _n(r["gpus"])]
-                for r in report["peaks"]
-            ],
-        )  # fmt: skip
-
-
-def _n(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f}"
-
-
-def _d(value: float | None, digits: int = 1) -> str:
-    return "-" if value is None else f"{value:,.{digits}f}"
-
-
-def _ms(value: float | None) -> str:
-    return "-" if value is None else f"{value * 1e3:.2f} ms"
-
-
-def _s(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f} s"

@@ -102,9 +102,8 @@ def draw(report: Mapping[str, Any]) -> str:
     rows = [row for row in report["concurrency"] if row["itl_seconds"]]
     objective = report["demand"]["objective_tokens_per_second"]
     speeds = [(row["requests"], row["tokens_per_second_per_user"]) for row in rows]
-    prefill = [row["itl_seconds"] - row["step_seconds"] for row in rows]
-    fast = [(r["requests"], 1.0 / (r["step_low_seconds"] + p)) for r, p in zip(rows, prefill, strict=True)]
-    slow = [(r["requests"], 1.0 / (r["step_high_seconds"] + p)) for r, p in zip(rows, prefill, strict=True)]
+    fast = [(row["requests"], row["tokens_per_second_per_user_high"]) for row in rows]
+    slow = [(row["requests"], row["tokens_per_second_per_user_low"]) for row in rows]
     most = max((x for x, _ in speeds), default=1.0)
     top = max([objective or 0.0, *(y for _, y in fast)])
     speed = Panel("tokens/s each user sees", panel_top(0), most, top, "requests at once")
