@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from typing import Any
 
 TOKENS_PER_WORD, TOKENS_AROUND = 3, 11
@@ -26,7 +27,12 @@ class Manner:
     error_event_after: int | None = None  # tokens before an error comes inside the stream
     cut_after: int | None = None  # tokens before the connection ends
     hang_after: int | None = None  # tokens before nothing more comes
+    stop_after: int | None = None  # tokens before the answer ends well, however many were asked for
+    never_stops: bool = False  # however few were asked for
+    good_requests: int | None = None  # answered ones, before every other is refused with 503
     gap_seconds: float = 0.002
+    slow_after_requests: int | None = None  # requests before the gap is slow_seconds
+    slow_seconds: float = 0.0
     page: str | None = None
     asked: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
@@ -53,7 +59,9 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         manner.asked.append(body)
         manner.headers.append(dict(self.headers.items()))
-        if manner.status != 200:
+        if manner.good_requests is not None and len(manner.asked) > manner.good_requests:
+            self._answer(503, "no more", "application/json")
+        elif manner.status != 200:
             self._answer(manner.status, manner.error, "application/json")
         elif self.path != manner.path:
             self._answer(404, json.dumps({"detail": "Not Found"}), "application/json")
@@ -73,7 +81,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.close_connection = True
         self._event({"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]})
-        for number in range(int(body["max_tokens"])):
+        slow = manner.slow_after_requests is not None and len(manner.asked) > manner.slow_after_requests
+        tokens = int(body["max_tokens"])
+        if manner.stop_after is not None:
+            tokens = min(tokens, manner.stop_after)
+        for number in count() if manner.never_stops else range(tokens):
             if number == manner.cut_after:
                 return
             if number == manner.hang_after:
@@ -82,12 +94,12 @@ class _Handler(BaseHTTPRequestHandler):
             if number == manner.error_event_after:
                 self._event({"error": {"message": manner.error, "code": 500}})
                 return
-            time.sleep(manner.gap_seconds)
+            time.sleep(manner.slow_seconds if slow else manner.gap_seconds)
             self._event({"choices": [{"index": 0, "delta": {"content": " x"}}]})
         if manner.says_usage:
             words = len(body["messages"][0]["content"].split())
             prompt = TOKENS_PER_WORD * words + TOKENS_AROUND
-            self._event({"choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": body["max_tokens"]}})
+            self._event({"choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": tokens}})
         self.wfile.write(b"data: [DONE]\n\n")
 
     def _event(self, document: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stepscope.errors import FactError
-from stepscope.points import group, knows_bytes, machine_of, point_of, prior_of, read_rows
+from stepscope.points import group, knows_bytes, machine_of, measured, point_of, prior_of, read_rows
 
 FOUR = {"sequences": 8, "tokens_in_flight": 8704, "prefill_tokens_per_step": 64.0, "itl_seconds": 0.018}
 FACTS = {
@@ -112,6 +112,34 @@ def test_a_file_that_is_not_there_empty_or_no_text_is_named(tmp_path: Path) -> N
     (tmp_path / "latin").write_bytes(b'{"a": "\xe4"}')
     with pytest.raises(FactError, match=r"latin: is not UTF-8 text"):
         read_rows(tmp_path / "latin")
+
+
+def test_csv_gives_the_same_point_and_machine(tmp_path: Path) -> None:
+    """Also after a byte order mark; what is no number is refused with its line."""
+    fields = FOUR | FACTS
+    text = ",".join(fields) + "\n" + ",".join(map(str, fields.values())) + "\n"
+    path = tmp_path / "points.txt"
+    path.write_text(text, encoding="utf-8-sig")
+    rows, same = read_rows(path), read_rows(written(tmp_path, fields))
+    assert (point_of(rows[0], in_bytes=True), machine_of(rows)) == (point_of(same[0], in_bytes=True), machine_of(same))
+    for wrong, shown in (("nan", "nan"), ("8 ms", "8 ms"), ("-1", "-1")):
+        path.write_text(text.replace("0.018", wrong))
+        with pytest.raises(FactError) as caught:
+            point_of(read_rows(path)[0], in_bytes=True)
+        assert str(caught.value) == f'{path}:2: itl_seconds is "{shown}", must be a finite number not below 0'
+
+
+def test_a_load_of_a_bench_that_brought_no_figures_is_left_out_and_said(tmp_path: Path) -> None:
+    """Anybody else's row without a figure is refused when it is used."""
+    silent = dict.fromkeys(FOUR) | {"stepscope_version": "1"}
+    rows, note = measured(read_rows(written(tmp_path, FOUR, silent, FOUR)))
+    assert len(rows) == 2
+    assert note == f"{tmp_path}/points.jsonl:2: 1 of 3 rows measured no load and are left out"
+    assert measured(rows) == (rows, None)
+    with pytest.raises(FactError, match=r"points\.jsonl:1: neither this row nor any other measured a load"):
+        measured(read_rows(written(tmp_path, silent)))
+    foreign = read_rows(written(tmp_path, FOUR | {"itl_seconds": None}))
+    assert measured(foreign) == (foreign, None)
 
 
 def test_rows_are_told_apart_by_any_column_in_order_of_appearance(tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
-"""Measured loads as JSON lines: reads them, refuses what cannot be, and knows model and machine where rows say so."""
+"""Measured loads: refuses what cannot be, and knows model and machine where rows say so."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +13,16 @@ from stepscope.core.defaults_table import TABLE
 from stepscope.core.fit import Prior, check
 from stepscope.core.law_terms import Point
 from stepscope.errors import FactError
+from stepscope.points_file import records
 from stepscope.setting_kinds import quoted
 
 NEEDED = ("sequences", "tokens_in_flight", "prefill_tokens_per_step", "itl_seconds")
 # Per GPU, multiplied with tp; the names are those of public collections of measurements.
 WEIGHTS, KV = "weight_bytes_per_gpu", "kv_bytes_per_token_per_gpu"
 BANDWIDTH, FLOPS = "peak_bandwidth_bytes_per_second", "peak_flops"
+# What may be a number in CSV, where everything is text; a GPU or a model may be called like a number.
+NUMBERS = (*NEEDED, WEIGHTS, KV, BANDWIDTH, FLOPS, "tp", "prompts_per_step", "weight", "active_params", "layers")
+BENCH = "stepscope_version"  # a column of every row that a bench wrote
 # What makes an engine another one. Not its version: one that moved on is often fitted as a whole.
 MACHINE = ("model", "engine", "gpu", "tp", "weight_dtype", BANDWIDTH, FLOPS)
 SLOW_SECONDS = 2.0  # per token; 1.4 is the slowest of the public sweeps, 530e9 parameters at 256 sequences on A100
@@ -28,7 +31,7 @@ FOUR_BIT = ("fp4", "nvfp4", "mxfp4", "int4", "awq", "gptq", "w4")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line. `where` is file and line, for messages."""
+    """One measured load. `where` is file and line or row, for messages."""
 
     where: str
     fields: Mapping[str, Any]
@@ -48,33 +51,45 @@ class Row:
         return value if isinstance(value, str) else ""
 
     @property
+    def is_empty(self) -> bool:
+        """A bench wrote it, of a load that brought no figures."""
+        return BENCH in self.fields and any(self.fields.get(name) is None for name in NEEDED)
+
+    @property
     def gpus(self) -> int:
         """GPUs the engine runs on."""
         return max(1, round(self.number("tp") or 1))
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a JSON-lines file; empty lines are skipped. Raises FactError naming file and line."""
+    """The rows of a file of JSON lines, of CSV with a header, or of one JSON document, whatever its name.
+
+    A document is a list of rows or, as `stepscope bench --json` prints it, an object that holds them as `rows`. Empty
+    lines are skipped. Raises FactError naming the file and the line, in a document the row.
+    """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # spreadsheets put a byte order mark before CSV
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
         raise FactError(f"{path}: {reason}") from error
-    rows = []
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        where = f"{path}:{number}"
-        try:
-            fields = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise FactError(f"{where}: is not JSON: {quoted(str(error))}") from error
-        if not isinstance(fields, dict):
-            raise FactError(f"{where}: must be an object, {{...}}")
-        rows.append(Row(where, fields))
+    rows = [Row(where, fields) for where, fields in records(str(path), text, NEEDED, NUMBERS)]
     if not rows:
         raise FactError(f"{path}: has no rows")
     return rows
+
+
+def measured(rows: Sequence[Row]) -> tuple[list[Row], str | None]:
+    """(rows that measured a load, one line on the others or None); raises FactError where no row did.
+
+    A bench's JSON and CSV have a row for every load it tried, also where no answer came.
+    """
+    found = [row for row in rows if not row.is_empty]
+    if not found:
+        raise FactError(f"{rows[0].where}: neither this row nor any other measured a load")
+    if len(found) == len(rows):
+        return found, None
+    first = next(row for row in rows if row.is_empty)
+    return found, f"{first.where}: {len(rows) - len(found)} of {len(rows)} rows measured no load and are left out"
 
 
 def group(rows: Sequence[Row], column: str | None) -> dict[str, list[Row]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.core.assume import Given
-from stepscope.core.bench_report import LoadAsked, Outcome, row
+from stepscope.core.bench_report import LoadAsked, Outcome, failures, row
 from stepscope.core.engine_span import EngineSpan
 from stepscope.core.estimate import Facts
 from stepscope.core.hardware import Gpu
@@ -112,6 +112,31 @@ def test_tokens_that_were_late_on_their_way_are_said(
     assert (found["late_delivery"] is None) == (says is None)
     assert says is None or str(found["late_delivery"]).startswith(f"tokens came {says}")
     assert "not by this client" not in str(found["late_delivery"]) or found["client_bottleneck"] is None
+
+
+@pytest.mark.parametrize(
+    ("tokens", "says"),
+    [((101, 101), None), ((101, 91), None), ((3, 3), "3 of 101 tokens"), ((101, 3), "52 of 101 tokens"), ((), None)],
+)
+def test_answers_shorter_than_asked_for_are_said(tokens: tuple[int, ...], says: str | None) -> None:
+    """In the mean; of answers that ended well."""
+    found = made(*(trace(tokens=count) for count in tokens), trace("cut", tokens=2))["short_answers"]
+    assert (found is None) == (says is None)
+    assert says is None or f"answers were shorter than asked for: {says}" in str(found)
+
+
+def test_a_client_late_in_making_requests_is_not_late_to_tokens() -> None:
+    """Short answers leave little time between tokens; a core that is used up is said all the same."""
+    short, slow = trace(tokens=3), Trace(0.0, 100, ((8.0, 1.0), (9.0, 101.0)), 9.0)
+    for one in (short, slow):
+        assert made(one, one, late=0.009)["client_bottleneck"] is None
+        assert "of the one core" in str(made(one, one, late=0.009, cpu=1.9)["client_bottleneck"])
+    assert made(slow)["decode_time_share"] == pytest.approx(1 / 9)
+
+
+def test_what_we_ended_ourselves_did_not_fail() -> None:
+    """At the end of the time or after Ctrl-C."""
+    assert failures({"ok": 3, "aborted": 2, "running": 1, "timeout": 1, "rejected": 4}) == 5
 
 
 def test_classes_of_a_mix_have_their_own_speed() -> None:

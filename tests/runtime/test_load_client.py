@@ -133,6 +133,18 @@ def test_the_end_of_all_time_ends_a_request() -> None:
         stream.run()
     assert stream.outcome == "timeout"
     assert time.monotonic() - began < 2.0
+    come = round(stream.arrivals[-1][1])
+    assert stream.reason == f"the time was over when {come} tokens had come (1,000 asked for)"
+
+
+def test_the_end_of_all_time_before_a_token_is_not_called_silence() -> None:
+    """A prompt may take longer than there was time."""
+    with chat_server(Manner(gap_seconds=5.0)) as url:
+        client = client_of(url, limits=Limits(until_seconds=time.monotonic() + 0.3))
+        client.dialect = CHAT
+        stream = client.stream(20, 10)
+        stream.run()
+    assert (stream.outcome, stream.reason) == ("timeout", "the time was over when no token had come (10 asked for)")
 
 
 def test_tokens_without_text_are_counted_by_the_servers_own_sum() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from chat_server import TOKENS_AROUND, TOKENS_PER_WORD, Manner, chat_server
 from sim_helpers import small
 from stepscope.errors import ConfigError
-from stepscope.runtime.load_client import LoadClient
+from stepscope.runtime.load_client import Limits, LoadClient
 from stepscope.runtime.load_dialect import detect
 from stepscope.runtime.scrape_options import ScrapeOptions
 from stepscope.sim.server import SimServer
@@ -51,6 +53,7 @@ def test_a_chat_engine_takes_words_whose_tokens_are_measured(takes_extras: bool)
         (Manner(path="/generate"), "takes no streamed completion (/v1/chat/completions: HTTP 404: Not Found)"),
         (Manner(status=401, error="no"), "denied: HTTP 401: no (give --engine.api-key-file)"),
         (Manner(status=503, error="loading"), "rejected: HTTP 503: loading"),
+        (Manner(takes_extras=True, good_requests=4), "rejected: HTTP 503: no more"),  # the fourth is the first it takes
     ],
 )
 def test_an_engine_that_cannot_be_asked_is_one_line(manner: Manner, says: str) -> None:
@@ -59,3 +62,15 @@ def test_an_engine_that_cannot_be_asked_is_one_line(manner: Manner, says: str) -
         detect(client_of(url))
     assert str(error.value).startswith(f"--engine.url: {url}: ")
     assert says in str(error.value)
+
+
+def test_an_answer_without_an_end_is_ended_by_the_time() -> None:
+    """It is not called silence."""
+    with chat_server(Manner(takes_extras=True, never_stops=True)) as url:
+        client = LoadClient(ScrapeOptions(url, 4.0), "m", limits=Limits(until_seconds=time.monotonic() + 0.5))
+        began = time.monotonic()
+        with pytest.raises(
+            ConfigError, match=r": timeout: the time was over when [\d,]+ tokens had come \(4 asked for\)"
+        ):
+            detect(client)
+    assert time.monotonic() - began < 1.5

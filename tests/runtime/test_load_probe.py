@@ -9,11 +9,12 @@ from contextlib import contextmanager
 
 import pytest
 
+from chat_server import Manner, chat_server
 from sim_helpers import get, small, value
 from stepscope.core.estimate import Facts
 from stepscope.core.model_spec import from_numbers
 from stepscope.core.probes import Probe
-from stepscope.runtime.load_client import Limits, LoadClient
+from stepscope.runtime.load_client import Dialect, Limits, LoadClient
 from stepscope.runtime.load_crew import Crew, Work
 from stepscope.runtime.load_probe import Bench, ProbeError, measure, refresh_gauges
 from stepscope.runtime.load_watch import Watch
@@ -115,3 +116,14 @@ def test_the_end_of_time_ends_a_probe_and_leaves_nothing() -> None:
             measure(bench, Probe("decode", 8, 10_000), 5.0)
         assert error.value.outcome in {"time", "timeout"}
         assert not [thread for thread in threading.enumerate() if thread.name.startswith("load-")]
+
+
+def test_gauges_are_waited_for_no_longer_than_allowed() -> None:
+    """By an engine whose answer takes longer."""
+    with chat_server(Manner(gap_seconds=3.0, page="")) as url:
+        options = ScrapeOptions(url, 4.0)
+        client = LoadClient(options, "m")
+        client.dialect = Dialect("/v1/chat/completions", token_ids=False, extras=False)
+        began = time.monotonic()
+        refresh_gauges(client, Watch(Scraper(options)), 0.3)
+    assert time.monotonic() - began < 1.0

@@ -22,7 +22,14 @@ CLIENT_CPU_SHARE = 0.8
 # Of the mean gap between tokens: how late a thread of the client comes to run. What is that late in noticing a token
 # shows in each single gap and in TTFT; in the mean gap only where it grows.
 CLIENT_LATE_SHARE = 0.10
+SHORT_ANSWERS = 0.1  # of the tokens asked for, missing in the mean: one token of ten may be the end's, without text
+# Of the requests' time, between their tokens. With less, this process mostly makes prompts and connections: it is then
+# late, and not in reading tokens.
+CLIENT_DECODE_SHARE = 0.5
 FEW_OBSERVATIONS = 50  # gaps below which client and engine are not compared
+
+
+UNFAILED = frozenset({"ok", "aborted", "running"})  # aborted: by us, at the end of the time or after Ctrl-C
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +97,13 @@ def row(
         "client_itl_seconds": client.itl_seconds if client else None,
         "client_cpu_share": outcome.cpu_seconds / outcome.seconds if outcome.seconds > 0.0 else None,
         "client_late_seconds": outcome.late_seconds,
+        "decode_time_share": decode_share(traces),
         "engine_counters": asdict(outcome.engine) if outcome.engine is not None else None,
         "cost_per_million_tokens": price_per_hour / 3600.0 / speed * 1e6 if price_per_hour and speed else None,
         **_prediction(load, itl, facts),
         **facts_columns(facts, given, load.sequences if load else 1.0, outcome.engine, family),
     }
+    found["short_answers"] = shortness(good, asked.output_tokens)
     found["client_bottleneck"] = bottleneck(found)
     found["late_delivery"] = delivery(found)
     return found
@@ -145,11 +154,33 @@ def facts_columns(
     return {name: value for name, value in columns.items() if value is not None}
 
 
+def failures(outcomes: Mapping[str, int]) -> int:
+    """Requests that ended badly, by neither their own end nor ours."""
+    return sum(count for outcome, count in outcomes.items() if outcome not in UNFAILED)
+
+
+def decode_share(traces: Sequence[Trace]) -> float | None:
+    """Of the requests' time, the part between the first token and the last; None where there was no time."""
+    total = sum(trace.ended_seconds - trace.sent_seconds for trace in traces)
+    between = sum(trace.arrivals[-1][0] - trace.arrivals[0][0] for trace in traces if trace.arrivals)
+    return between / total if total > 0.0 else None
+
+
+def shortness(good: Sequence[Trace], output_tokens: int) -> str | None:
+    """Whether the engine stopped before the tokens asked for; None where it did not."""
+    mean = sum(trace.output_tokens for trace in good) / len(good) if good else output_tokens
+    if mean >= (1.0 - SHORT_ANSWERS) * output_tokens:
+        return None
+    return f"answers were shorter than asked for: {mean:.3g} of {output_tokens:,} tokens; the engine ends them itself"
+
+
 def bottleneck(found: Mapping[str, Any]) -> str | None:
     """Why the client itself may have held the figures back; None where it did not."""
     share, late = found["client_cpu_share"], found["client_late_seconds"]
     if share is not None and share > CLIENT_CPU_SHARE:
         return f"this client used {share:.0%} of the one core it can use: its times are too long"
+    if found["short_answers"] or (found["decode_time_share"] or 0.0) < CLIENT_DECODE_SHARE:
+        return None
     gap = found["itl"]["mean"] if found["itl"] else None  # over the whole row, as the lateness
     if late is not None and gap is not None and late > CLIENT_LATE_SHARE * gap:
         part = f"{late / gap:.0%} of" if late < gap else f"{late / gap:.0f} times"

@@ -110,6 +110,11 @@ class Stream:
             outcome, reason = error.outcome, str(error)
         except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
             outcome, reason = _explain(error, self._guard.connecting)
+            if outcome == "timeout" and time.monotonic() >= client.limits.until_seconds:
+                # Not the server's silence: it may have been in the middle of a quick answer.
+                tokens = self.arrivals[-1][1] if self.arrivals else 0.0
+                come = f"{tokens:,.0f} tokens" if tokens > 1.0 else "one token" if tokens else "no token"
+                reason = f"the time was over when {come} had come ({self.output_tokens:,} asked for)"
         if self._aborted:
             outcome, reason = "aborted", ""
         self._settle(reader)

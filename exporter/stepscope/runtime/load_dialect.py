@@ -37,7 +37,7 @@ def detect(client: LoadClient) -> Stream:
             return tried
         refusals.append(f"{dialect.path}: {tried.reason}")
         if not tried.reason.startswith(_OTHER_FORM):
-            raise ConfigError(f"--engine.url: {client.options.url}: {tried.outcome}: {tried.reason}{_hint(tried)}")
+            raise _ended_badly(client, tried)
     raise ConfigError(f"--engine.url: {client.options.url}: takes no streamed completion ({refusals[-1]})")
 
 
@@ -48,11 +48,14 @@ def _with_words(client: LoadClient, dialect: Dialect, short: Stream) -> Dialect:
     """
     longer = client.stream(_LONGER_PROMPT, _OUTPUT)
     longer.run()
+    if longer.outcome != "ok":
+        raise _ended_badly(client, longer)
     per_word = (longer.prompt_tokens - short.prompt_tokens) / (_LONGER_PROMPT - _PROMPT)
     if not (short.prompt_is_counted and longer.prompt_is_counted) or per_word <= 0.0:
         raise ConfigError(f"--engine.url: {client.options.url}: does not say how many tokens a prompt has (usage)")
     return replace(dialect, tokens_per_word=per_word, tokens_around=short.prompt_tokens - per_word * _PROMPT)
 
 
-def _hint(tried: Stream) -> str:
-    return " (give --engine.api-key-file)" if tried.outcome == "denied" else ""
+def _ended_badly(client: LoadClient, tried: Stream) -> ConfigError:
+    hint = " (give --engine.api-key-file)" if tried.outcome == "denied" else ""
+    return ConfigError(f"--engine.url: {client.options.url}: {tried.outcome}: {tried.reason}{hint}")

@@ -90,14 +90,14 @@ def measure(bench: Bench, probe: Probe, seconds: float, prompt_seconds: float = 
     return _measured(bench, probe, client, engine, whole, len(firsts) * probe.prompt_tokens / prefill_seconds)
 
 
-def refresh_gauges(client: LoadClient, watch: Watch) -> bool:
-    """See the engine idle again after everything was cancelled; False if that takes longer than a few seconds.
+def refresh_gauges(client: LoadClient, watch: Watch, seconds: float = _GAUGE_SECONDS) -> bool:
+    """See the engine idle again after everything was cancelled; False if that takes longer than `seconds`.
 
     vLLM's gauges stand as they were until the next step, so each look is preceded by a tiny request.
     """
-    until = time.monotonic() + _GAUGE_SECONDS
+    until = time.monotonic() + seconds
     while True:
-        client.limits = Limits(_GAUGE_SECONDS, until)
+        client.limits = Limits(seconds, until)
         client.stream(8, 2).run()
         reading = watch.read()
         if reading is None or not requests(reading):
