@@ -6,6 +6,9 @@
 
 The three ends of a request: it completes or fails (the lease is released), its client goes away (the engine's request
 is cancelled and the lease released), or this process dies (the lease runs out after LEASE_TTL_SECONDS).
+
+Fail open: no answer within LEASE_TIMEOUT_SECONDS, 401, 403, 404, 405 or 5xx from the sidecar lets the request pass
+without a lease. None of these can be brought about by a client; what can (400, 413) is its fault and answered 400.
 """
 
 from __future__ import annotations
@@ -31,11 +34,14 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 TTL_SECONDS = float(os.environ.get("LEASE_TTL_SECONDS", "60"))
 LEASE_TIMEOUT_SECONDS = 1.0  # a sidecar answers in milliseconds; a hung one must not hold requests up
+RELEASE_AGAIN_SECONDS = 0.2  # a release that failed is tried once more; then the lease runs out by itself
 MOST_BODY_BYTES = 8 * 2**20
+MOST_NUMBER = 10**9  # of tokens or answers: far above any model's context
 DEFAULT_MAX_TOKENS = 16  # what OpenAI's and vLLM's completions generate when nothing is said
 CHAT = "/v1/chat/completions"
 # A chat that says nothing may fill the model's whole context, which nobody could lease: it gets this limit.
 DEFAULT_CHAT_TOKENS = int(os.environ.get("DEFAULT_CHAT_TOKENS", "4096"))
+WRONG = (400, 413)  # what a client's words can make of a request for a lease
 LOG = logging.getLogger("gateway")
 
 
@@ -81,18 +87,41 @@ async def targets() -> list[Target]:
     return [Target(f"http://{address}:{engine}", f"http://{address}:{leases}") for address in addresses]
 
 
-def tokens_of(body: dict[str, Any]) -> int:
-    """Prompt tokens + the most that may be generated.
+def whole(body: dict[str, Any], key: str, least: int) -> int | None:
+    """A whole number under a key, None where it is absent or null. Raises ValueError."""
+    value = body.get(key)
+    if value is None:
+        return None
+    is_whole = isinstance(value, int | float) and not isinstance(value, bool) and value % 1 == 0  # not NaN, Infinity
+    if not is_whole or not least <= value <= MOST_NUMBER:
+        raise ValueError(f"{key} must be a whole number from {least} to {MOST_NUMBER}")
+    return int(value)
 
-    Three bytes a token is on the high side for most languages; a gateway that has the model's tokenizer should count.
-    """
-    prompt = body.get("prompt", body.get("messages", ""))
+
+def prompt_tokens(prompt: Any) -> int:
+    """Three bytes a token is on the high side for most languages; with the model's tokenizer a gateway should count."""
     if isinstance(prompt, list) and all(isinstance(token, int) for token in prompt):
-        count = len(prompt)
+        return len(prompt)
+    return -(-len(json.dumps(prompt, ensure_ascii=False).encode("utf-8", "replace")) // 3)
+
+
+def tokens_of(path: str, body: dict[str, Any]) -> int:
+    """Prompt tokens + the most that may be generated. Raises ValueError for what the engine would not take either.
+
+    Only what the engine goes by counts: completions know no max_completion_tokens, chats no prompt.
+    """
+    limits = [whole(body, "max_tokens", 0)]
+    answers = max(whole(body, "n", 1) or 1, whole(body, "best_of", 1) or 1)
+    if path == CHAT:
+        limits.append(whole(body, "max_completion_tokens", 0))
+        prompts = [[body.get(key) for key in ("messages", "tools", "documents") if body.get(key)]]
     else:
-        count = -(-len(json.dumps(prompt).encode()) // 3)
-    most = body.get("max_completion_tokens") or body.get("max_tokens") or DEFAULT_MAX_TOKENS
-    return max(1, count) + int(body.get("n") or 1) * int(most)  # n answers share one prompt
+        prompt = body.get("prompt", "")
+        is_batch = isinstance(prompt, list) and any(not isinstance(part, int) for part in prompt)
+        prompts = prompt if is_batch else [prompt]
+    most = max((limit for limit in limits if limit is not None), default=DEFAULT_MAX_TOKENS)
+    # Each prompt of a batch is a request of its own; the answers to one prompt share it.
+    return max(1, sum(prompt_tokens(prompt) for prompt in prompts)) + len(prompts) * answers * most
 
 
 def headers() -> dict[str, str]:
@@ -106,21 +135,27 @@ async def acquire(client: httpx.AsyncClient, tokens: int, request_class: str | N
     refused: httpx.Response | None = None
     unguarded: Target | None = None
     ask: dict[str, Any] = {"tokens": tokens, "ttl_seconds": TTL_SECONDS}
-    if request_class:
-        ask["class"] = request_class
     for target in await targets():
+        url = f"{target.leases}/v1/leases"
         try:
-            answer = await client.post(f"{target.leases}/v1/leases", json=ask, headers=headers())
-        except httpx.HTTPError as error:
-            LOG.warning("lease: %r", error)
+            # A class that the sidecar does not know must not switch admission off: then the default class counts.
+            named = ask | ({"class": request_class} if request_class else {})
+            answer = await client.post(url, json=named, headers=headers())
+            if answer.status_code in WRONG and request_class:
+                answer = await client.post(url, json=ask, headers=headers())
+        except (httpx.HTTPError, OSError) as error:  # OSError: the token file
+            LOG.error("lease: %r: requests pass without one", error)
             unguarded = unguarded or target
             continue
         if answer.status_code == 201:
             return Lease(target, answer.json()["id"])
+        if answer.status_code in WRONG:
+            return answer
         if answer.status_code == 429:
             refused = refused or answer
             continue
-        LOG.warning("lease: status %d: %s", answer.status_code, answer.text)
+        # 401 and 403 too: a wrong token is the operator's error, and no reason to stop serving.
+        LOG.error("lease: status %d: %s: requests pass without one", answer.status_code, answer.text.strip())
         unguarded = unguarded or target
     if refused is not None or unguarded is None:
         return refused or httpx.Response(429, json={"error": "no engine"})
@@ -138,12 +173,15 @@ async def held(client: httpx.AsyncClient, lease: Lease) -> AsyncIterator[None]:
     async def renew() -> None:
         while True:
             await asyncio.sleep(TTL_SECONDS / 3)
-            with contextlib.suppress(httpx.HTTPError):  # the next one may work
+            with contextlib.suppress(httpx.HTTPError, OSError):  # the next one may work
                 await client.patch(url, json={"ttl_seconds": TTL_SECONDS}, headers=headers())
 
     async def release() -> None:
-        with contextlib.suppress(httpx.HTTPError):  # it runs out by itself
-            await client.delete(url, headers=headers())
+        for pause in (RELEASE_AGAIN_SECONDS, 0.0):
+            with contextlib.suppress(httpx.HTTPError, OSError):
+                if (await client.delete(url, headers=headers())).status_code in (204, 404):
+                    return
+            await asyncio.sleep(pause)
 
     renewing = asyncio.create_task(renew())
     try:
@@ -161,17 +199,28 @@ async def complete(request: Request) -> Response:
     raw = await request.body()
     if len(raw) > MOST_BODY_BYTES:
         return JSONResponse({"error": "the body is too large"}, 413)
+    path = request.url.path
     try:
         body = json.loads(raw)
-        if request.url.path == CHAT and not (body.get("max_completion_tokens") or body.get("max_tokens")):
-            raw = json.dumps(body := {**body, "max_tokens": DEFAULT_CHAT_TOKENS}).encode()
-        tokens = tokens_of(body)
-    except (ValueError, TypeError, AttributeError):
+        if not isinstance(body, dict):
+            raise ValueError("not an object")
+    except (ValueError, RecursionError):
         return JSONResponse({"error": "the body is not a JSON request"}, 400)
+    try:
+        if path == CHAT and not (body.get("max_completion_tokens") or body.get("max_tokens")):
+            raw = json.dumps(body := {**body, "max_tokens": DEFAULT_CHAT_TOKENS}).encode()
+        tokens = tokens_of(path, body)
+    except (ValueError, RecursionError) as error:
+        return JSONResponse({"error": str(error)}, 400)
     leases: httpx.AsyncClient = request.app.state.leases
-    lease = await acquire(leases, tokens, request.headers.get("x-request-class"))
+    try:
+        lease = await acquire(leases, tokens, request.headers.get("x-request-class"))
+    except OSError as error:
+        return JSONResponse({"error": f"the engines' addresses: {error}"}, 503)
     if isinstance(lease, httpx.Response):
-        return JSONResponse(lease.json(), 429, {"Retry-After": lease.headers.get("Retry-After", "1")})
+        status = 429 if lease.status_code == 429 else 400
+        again = {name: lease.headers[name] for name in ("Retry-After",) if name in lease.headers}
+        return JSONResponse(lease.json(), status, again)
     return await _send(request, raw, lease)
 
 

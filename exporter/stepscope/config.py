@@ -233,6 +233,10 @@ def _times_fit(settings: Settings, given: Mapping[str, Any]) -> Iterator[tuple[S
     if table.SAMPLE_WINDOW.name in given and settings[table.SAMPLE_WINDOW] < interval:
         window = duration_text(settings[table.SAMPLE_WINDOW])
         yield table.SAMPLE_WINDOW, f"{window} is below the interval, {duration_text(interval)}"
+    usual, longest = settings[table.ADMISSION_DEFAULT_TTL], settings[table.ADMISSION_LONGEST_TTL]
+    if table.ADMISSION_DEFAULT_TTL.name in given and usual > longest:
+        limit = f"{table.ADMISSION_LONGEST_TTL.name}, {duration_text(longest)}"
+        yield table.ADMISSION_DEFAULT_TTL, f"{duration_text(usual)} is above {limit}"
 
 
 def _alternatives_exclude_each_other(_: Settings, given: Mapping[str, Any]) -> Iterator[tuple[Setting[Any], str]]:

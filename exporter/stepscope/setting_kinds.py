@@ -162,9 +162,9 @@ def number(
     return parse
 
 
-def whole_number(*, least: int) -> Callable[[str], int]:
+def whole_number(*, least: int, most: int | None = None) -> Callable[[str], int]:
     """A whole number, also as 377e3."""
-    as_number = number(least=least)
+    as_number = number(least=least, most=most)
 
     def parse(value: str) -> int:
         parsed = as_number(value)

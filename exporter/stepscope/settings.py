@@ -25,6 +25,7 @@ ENGINE = MEASURED | {"calibrate"}  # what says where the engine is and what runs
 ENGINE_TIMEOUT_SHARE_OF_INTERVAL = 0.8  # the total deadline must lie below the interval
 ENGINE_TIMEOUT_LARGEST_SECONDS = 4.0  # 0.8 x the default interval of 5 s
 WINDOW_SECONDS = 30.0  # six usual samples
+MOST_THREADS = 32768  # Linux's pid_max by default (proc(5)): more threads than that cannot be had
 HOLD_SECONDS = 90.0  # three usual Prometheus scrapes of 30 s
 
 
@@ -163,13 +164,16 @@ ADMISSION_LONGEST_TTL = Setting("admission.longest-ttl", kinds.duration(least=0.
     "Longest time a lease may ask for: what a crashed gateway can hold back.", SERVE, unit="seconds")
 ADMISSION_MAX_LEASES = Setting("admission.max-leases", kinds.whole_number(least=1), 10000, "COUNT",
     "Leases at once, beyond which all are refused.", SERVE)
-ADMISSION_MAX_CONNECTIONS = Setting("admission.max-connections", kinds.whole_number(least=1), 1024, "COUNT",
+ADMISSION_MAX_CONNECTIONS = Setting("admission.max-connections", kinds.whole_number(least=1, most=MOST_THREADS), 1024,
+    "COUNT",
     "Connections that gateways may keep open, beside those of scrapers and people; each costs a thread.", SERVE)
 ADMISSION_MAX_REQUESTS_PER_SECOND = Setting("admission.max-requests-per-second", kinds.number(above=0), 2000.0,
-    "NUMBER", "Requests to /v1/leases and /v1/budget per second, all clients together.", SERVE,
+    "NUMBER", "Requests for leases and to /v1/budget per second, all clients together; leases are always renewed and "
+    "released.", SERVE,
     unit="requests per second")
 ADMISSION_WHEN_UNKNOWN = Setting("admission.when-unknown", kinds.one_of("admit", "refuse"), "admit", "admit|refuse",
-    "What to do while no budget is known: engine down or starting, no promise, no model.", SERVE)
+    "What to do while no budget is known, neither for speed nor memory nor --admission.budget-tokens: engine down or "
+    "starting.", SERVE)
 
 STATE_FILE = Setting("state.file", kinds.optional(kinds.path), None, "FILE",
     "Where the step law that is learned online is kept over restarts (docs/learning.md).", SERVE)

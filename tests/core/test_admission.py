@@ -14,38 +14,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
+from budget_helpers import POLICY, lease, make, refusal
 from stepscope.core.admission import ContextBudget, UnknownClassError
-from stepscope.core.leases import AdmissionPolicy, EngineTokens, Lease, Refusal
-
-POLICY = AdmissionPolicy(
-    class_shares=(("chat", 1.0), ("long", 0.5)), long_context_tokens=30_000, budget_tokens=100_000, max_leases=1000
-)
-
-
-class Clock:
-    """Time that stands until it is told to move."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def make(policy: AdmissionPolicy = POLICY) -> tuple[ContextBudget, Clock]:
-    clock, numbers = Clock(), itertools.count()
-    budget = ContextBudget(policy, clock=clock, lock=threading.Lock(), new_id=lambda: f"lease-{next(numbers)}")
-    return budget, clock
-
-
-def lease(answer: Lease | Refusal) -> Lease:
-    assert isinstance(answer, Lease), answer
-    return answer
-
-
-def refusal(answer: Lease | Refusal) -> Refusal:
-    assert isinstance(answer, Refusal), answer
-    return answer
+from stepscope.core.leases import EngineTokens, Lease, Refusal
 
 
 def test_leases_fill_the_budget_and_what_is_released_fits_again() -> None:
@@ -282,7 +253,7 @@ class Machine(RuleBasedStateMachine):
     def renew(self, key: str, share: float, ttl: float) -> None:
         self.prune()
         old = self.alive.get(key)
-        new = self.budget.renew(key, tokens=int(old.tokens * share) if old else 0, ttl_seconds=ttl)
+        new = self.budget.renew(key, tokens=max(1, int(old.tokens * share)) if old else 1, ttl_seconds=ttl)
         assert (new is None) == (old is None)
         if new is not None:
             self.alive[key] = new
@@ -325,7 +296,7 @@ def test_fifty_thousand_pairs_from_many_threads_never_exceed_the_budget() -> Non
             if rng.random() < 0.01:
                 continue  # killed: never released
             if rng.random() < 0.5:
-                budget.renew(answer.lease_id, tokens=answer.tokens // 2)
+                budget.renew(answer.lease_id, tokens=max(1, answer.tokens // 2))
             leased = budget.counts().leased_tokens
             if leased > 100_000:
                 over.append(leased)

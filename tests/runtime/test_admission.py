@@ -15,7 +15,7 @@ from admission_helpers import ask, leasing, simulated, text
 from stepscope import settings as table
 from stepscope.core.snapshot import Accounts, EngineView
 from stepscope.errors import ConfigError
-from stepscope.runtime.admission import engine_tokens
+from stepscope.runtime.admission_watch import engine_tokens
 from stepscope.runtime.json_http import Rate
 from stepscope.runtime.token_file import TokenFile
 from stepscope.setting_kinds import shares as shares_of
@@ -141,7 +141,11 @@ def test_a_lost_lease_is_back_after_its_time() -> None:
         (b'{"tokens": "5"}', 400, "tokens must be a number"),
         (b'{"tokens": true}', 400, "tokens must be a number"),
         (b'{"tokens": NaN}', 400, "tokens must be a number"),
-        (b'{"tokens": 1e400}', 400, "tokens must be a number"),
+        (b'{"tokens": 1e400}', 400, "tokens must be at most 1e15"),
+        (b'{"tokens": 1e300}', 400, "tokens must be at most 1e15"),
+        (b'{"tokens": -1e300}', 400, "tokens must be a positive number"),
+        (b'{"tokens": 1%s}' % (b"0" * 400), 400, "tokens must be at most 1e15"),
+        (b'{"tokens": 5, "ttl_seconds": 0.0001}', 400, "ttl_seconds must be at least 0.1"),
         (b'{"tokens": 0}', 400, "tokens must be a positive number"),
         (b'{"tokens": 5, "ttl_seconds": -1}', 400, "ttl_seconds must be a positive number"),
         (b'{"tokens": 5, "class": 7}', 400, "class must be a text"),
@@ -228,13 +232,18 @@ def test_a_rate_flows_back_over_time() -> None:
     assert [rate.take() for _ in range(3)] == [True, True, False]
 
 
-def test_several_engines_share_one_budget_and_a_silent_one_holds_nothing() -> None:
-    """Unknown in one is unknown in all; an engine whose cancelled requests left its gauges standing is empty."""
+def test_several_engines_share_one_budget_and_a_silent_one_holds_what_it_says() -> None:
+    """Unknown in one is unknown in all; one that stands still may hang, one that nobody uses holds nothing."""
     view = EngineView("m", "0", 0.0, "measuring", Accounts(), speed_budget_tokens=100.0, memory_budget_tokens=300.0,
                       tokens_in_flight=60.0)  # fmt: skip
     other = dataclasses.replace(view, engine="1", state="stale", speed_budget_tokens=120.0)
     both = engine_tokens([view, other])
-    assert (both.speed_tokens, both.memory_tokens, both.held_tokens) == (220.0, 600.0, 60.0)
+    assert (both.speed_tokens, both.memory_tokens, both.held_tokens) == (220.0, 600.0, 120.0)
+    idle = dataclasses.replace(view, engine="2", state="idle")
+    assert engine_tokens([view, idle]).held_tokens == 60.0
+    for views, still in (([view, other], False), ([other, idle], True), ([other, other], True), ([idle], False)):
+        assert engine_tokens(views).stands_still is still
+    assert not engine_tokens([]).stands_still
     assert engine_tokens([view, dataclasses.replace(view, speed_budget_tokens=None)]).speed_tokens is None
     assert engine_tokens([]).memory_tokens is None
 
@@ -250,11 +259,11 @@ def test_without_admission_there_are_neither_routes_nor_series() -> None:
 def test_a_token_file_that_is_no_token_is_a_wrong_configuration(tmp_path: Path) -> None:
     """Not there, empty, too short, two words."""
     missing = tmp_path / "missing"
-    with pytest.raises(ConfigError, match=r"bearer token file .*missing: No such file or directory"):
+    with pytest.raises(ConfigError, match=r"^--admission\.bearer-token-file=.*missing: No such file or directory"):
         TokenFile(missing)
-    for content in ("", "short", "two words here"):
+    for content in ("", "short", "two words here", "x" * 4097):
         missing.write_text(content)
-        with pytest.raises(ConfigError, match="not one word of 8 or more letters"):
+        with pytest.raises(ConfigError, match="not one word of 8 to 4096 printable ASCII characters"):
             TokenFile(missing)
     missing.write_text("long-enough")
     token = TokenFile(missing)

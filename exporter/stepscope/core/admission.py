@@ -8,7 +8,9 @@
     budget.release(answer.lease_id)
 
 Used = leased + outside. Outside is what the engine holds and no lease accounts for: traffic that does not ask, gateways
-that declare too little, and after a restart of this process everything that ran before it.
+that declare too little, and after a restart of this process everything that ran before it. While the engine stands
+still and nothing is leased, one lease may be given without regard to outside: the engine that only waits for work shows
+by its next step what it really holds, and one that hangs has cost one request.
 """
 
 from __future__ import annotations
@@ -17,37 +19,28 @@ import heapq
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol
 
 from stepscope.core.leases import (
+    LEAST_RETRY_SECONDS,
+    LEAST_TTL_SECONDS,
     LONG_CLASS,
     AdmissionCounts,
     AdmissionPolicy,
     ClassCounts,
     EngineTokens,
+    GrowingLeaseError,
     Lease,
+    Lock,
     Refusal,
+    ReturnRate,
+    UnknownClassError,
 )
 from stepscope.core.waiting_line import WaitingLine
 from stepscope.metrics import REFUSALS
 
-_RATE_SECONDS = 30.0  # memory of the rate at which tokens come back: a few chats long
-_LEAST_RETRY_SECONDS, _MOST_RETRY_SECONDS = 1.0, 10.0  # Retry-After counts whole seconds; a longer guess is not one
+__all__ = ["ContextBudget", "GrowingLeaseError", "UnknownClassError"]
+
 _REASON_INDEX = {reason: index for index, reason in enumerate(REFUSALS)}
-
-
-class Lock(Protocol):
-    """What `with` needs; `threading.Lock()` is one."""
-
-    def __enter__(self) -> object:
-        """Take it."""
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any, /) -> object:
-        """Give it back."""
-
-
-class UnknownClassError(ValueError):
-    """A lease names a class that the policy does not have."""
 
 
 class ContextBudget:
@@ -72,8 +65,8 @@ class ContextBudget:
         self._outside: float | None = None
         self._inherited = 0.0
         self._inherited_until: float | None = None  # None: the engine has not been seen yet
-        self._returned = 0.0  # tokens that came back lately, fading
-        self._returned_at = clock()
+        self._empty_speed = math.inf  # speed budget of the engine without sequences, each of which costs; inf: not seen
+        self._returned = ReturnRate(clock())
 
     def acquire(
         self,
@@ -101,9 +94,9 @@ class ContextBudget:
                 # The number of leases bounds this process's own memory: it holds in every mode.
                 if not self._policy.observe_only or refusal.reason == "leases":
                     self._counts[name] = replace(counts, refused=_plus_one(counts.refused, index))
-                    if not (queue or ticket is not None) or not refusal.fits_when_empty:
-                        return refusal
                     back = refusal.retry_after_seconds
+                    if not (queue or ticket is not None) or back is None:
+                        return refusal
                     return replace(refusal, ticket=self._line.keep(ticket, name, tokens, back, now))
                 counts = replace(counts, would_refuse=_plus_one(counts.would_refuse, index))
             lease = Lease(self._new_id(), tokens, name, now + seconds)
@@ -115,20 +108,29 @@ class ContextBudget:
     def renew(self, lease_id: str, *, tokens: float | None = None, ttl_seconds: float | None = None) -> Lease | None:
         """The lease with fewer tokens (what the request really uses) and a new end; None: not known, or run out.
 
-        Raises ValueError for more tokens than it has: they might not be there, and the request already runs.
+        Raises GrowingLeaseError for more tokens than it has: they might not be there, and the request already runs;
+        ValueError for tokens or a time that are not positive and finite.
         """
         with self._lock:
             seconds, now = self._ttl(ttl_seconds), self._expire()
             old = self._leases.get(lease_id)
             if old is None:
                 return None
-            if tokens is not None and not 0.0 <= tokens <= old.tokens:
-                raise ValueError("a lease can only shrink: release it and take another")
+            if tokens is not None and not tokens <= old.tokens:
+                raise GrowingLeaseError("a lease can only shrink: release it and take another")
+            if tokens is not None and tokens <= 0.0:
+                raise ValueError("tokens must be a positive number: to give all back, release the lease")
             self._remove(old)
             lease = replace(old, tokens=old.tokens if tokens is None else tokens, expires_at_seconds=now + seconds)
-            self._note_returned(old.tokens - lease.tokens, now)
+            self._returned.note(old.tokens - lease.tokens, now)
             self._add(lease)
             return lease
+
+    def knows(self, lease_id: str) -> bool:
+        """Whether the lease is in flight."""
+        with self._lock:
+            self._expire()
+            return lease_id in self._leases
 
     def release(self, lease_id: str) -> bool:
         """Give a lease back. False: not known, or it had run out."""
@@ -138,7 +140,7 @@ class ContextBudget:
             if lease is None:
                 return False
             self._remove(lease)
-            self._note_returned(lease.tokens, now)
+            self._returned.note(lease.tokens, now)
             return True
 
     def expire(self) -> None:
@@ -152,6 +154,8 @@ class ContextBudget:
             now = self._expire()
             self._engine = engine
             held = engine.held_tokens
+            if engine.speed_tokens is None or held == 0.0:
+                self._empty_speed = math.inf if engine.speed_tokens is None else engine.speed_tokens
             if held is None:
                 return  # what was outside stays: an engine that cannot be read has not let go of anything
             # Against the highest sum since the last sample: the engine's figure is from some moment in between.
@@ -171,6 +175,7 @@ class ContextBudget:
         with self._lock:
             self._expire()
             self._policy, self._shares = policy, dict(policy.class_shares)
+            self._empty_speed = math.inf
             for name in [*self._counts, *self._shares]:
                 kept = self._counts.get(name, ClassCounts(name, 0.0))
                 self._counts[name] = replace(kept, share=self._shares.get(name, 0.0))
@@ -186,10 +191,11 @@ class ContextBudget:
                 budget_tokens=budget,
                 limit=limit,
                 leased_tokens=self._leased,
-                free_tokens=None if budget is None else budget - self._leased - (self._outside or 0.0),
+                free_tokens=self._free(budget),
                 outside_tokens=self._outside,
                 inherited_tokens=self._inherited,
                 engine=self._engine,
+                empty_speed_tokens=self._empty_speed if math.isfinite(self._empty_speed) else None,
             )
 
     def _ttl(self, ttl_seconds: float | None) -> float:
@@ -197,6 +203,8 @@ class ContextBudget:
             return self._policy.default_ttl_seconds
         if not 0.0 < ttl_seconds < math.inf:
             raise ValueError("ttl_seconds must be a positive number")
+        if ttl_seconds < LEAST_TTL_SECONDS:
+            raise ValueError(f"ttl_seconds must be at least {LEAST_TTL_SECONDS:g}")
         return min(ttl_seconds, self._policy.longest_ttl_seconds)
 
     def _class(self, tokens: float, class_name: str | None) -> str:
@@ -219,39 +227,33 @@ class ContextBudget:
         ]
         return min(known, default=(None, None))
 
+    def _free(self, budget: float | None) -> float | None:
+        return None if budget is None else budget - self._leased - (self._outside or 0.0)
+
     def _judge(self, tokens: float, name: str, ahead: float) -> Refusal | None:
-        if len(self._leases) >= self._policy.max_leases:
-            return Refusal("leases", name, 0.0, self._retry_after(tokens), fits_when_empty=True)
         budget, limit = self._budget()
-        if budget is None:
-            unknown = Refusal("unknown", name, 0.0, _LEAST_RETRY_SECONDS, fits_when_empty=True)
+        free = self._free(budget)
+        if len(self._leases) >= self._policy.max_leases:
+            return self._refusal("leases", name, free, tokens)
+        if budget is None or free is None:
+            unknown = Refusal("unknown", name, None, LEAST_RETRY_SECONDS, fits_when_empty=True)
             return None if self._policy.admit_unknown else unknown
-        free = budget - self._leased - (self._outside or 0.0)
+        if self._engine.stands_still and not self._leases:
+            free = budget
+        fixed = (tokens for tokens in (self._engine.memory_tokens, self._policy.budget_tokens) if tokens is not None)
+        most = max(budget, min(self._empty_speed, *fixed, math.inf))
         if tokens > free:
-            short = tokens - free
-            return Refusal(str(limit), name, max(0.0, free), self._retry_after(short), tokens <= budget)
-        allowed = self._shares[name] * budget
-        of_class = allowed - self._counts[name].tokens
+            return self._refusal(str(limit), name, free, tokens - free, fits=tokens <= most)
+        share = self._shares[name]
+        of_class = share * budget - self._counts[name].tokens
         if tokens > of_class:
-            short = tokens - of_class
-            return Refusal("class_share", name, max(0.0, of_class), self._retry_after(short), tokens <= allowed)
+            return self._refusal("class_share", name, of_class, tokens - of_class, fits=tokens <= share * most)
         left = min(free, of_class) - ahead
-        if tokens > left:
-            return Refusal("turn", name, max(0.0, left), self._retry_after(tokens - left), fits_when_empty=True)
-        return None
+        return self._refusal("turn", name, left, tokens - left) if tokens > left else None
 
-    def _retry_after(self, short_tokens: float) -> float:
-        """When so many tokens are likely to have come back, from the rate at which they do."""
-        rate = self._returned * self._faded() / _RATE_SECONDS
-        seconds = short_tokens / rate if rate > 0.0 else _LEAST_RETRY_SECONDS
-        return min(max(seconds, _LEAST_RETRY_SECONDS), _MOST_RETRY_SECONDS)
-
-    def _faded(self) -> float:
-        return math.exp(-(self._clock() - self._returned_at) / _RATE_SECONDS)
-
-    def _note_returned(self, tokens: float, now: float) -> None:
-        self._returned = self._returned * math.exp(-(now - self._returned_at) / _RATE_SECONDS) + tokens
-        self._returned_at = now
+    def _refusal(self, reason: str, name: str, free: float | None, short: float, *, fits: bool = True) -> Refusal:
+        back = self._returned.seconds_until(short, self._clock()) if fits else None
+        return Refusal(reason, name, None if free is None else max(0.0, free), back, fits)
 
     def _add(self, lease: Lease) -> None:
         self._leases[lease.lease_id] = lease

@@ -6,7 +6,6 @@ POST /v1/leases, PATCH and DELETE /v1/leases/ID, GET /v1/budget. The decisions a
 from __future__ import annotations
 
 import logging
-import math
 import secrets
 import threading
 import time
@@ -15,10 +14,11 @@ from typing import Any
 
 from stepscope import settings as table
 from stepscope.config import Settings
-from stepscope.core.admission import ContextBudget, UnknownClassError
-from stepscope.core.leases import AdmissionPolicy, EngineTokens, Lease, Refusal
-from stepscope.core.snapshot import AdmissionView, EngineView, Snapshot
-from stepscope.metrics import OUTCOMES, REJECTIONS
+from stepscope.core.admission import ContextBudget, GrowingLeaseError
+from stepscope.core.leases import AdmissionPolicy, Lease, Refusal
+from stepscope.core.snapshot import AdmissionView, Snapshot
+from stepscope.metrics import REJECTIONS
+from stepscope.runtime.admission_watch import Watch, out_of_reach
 from stepscope.runtime.http1 import Request, Response
 from stepscope.runtime.json_http import JSON_TYPE, Rate, answer_json, fault, number_of, read_object
 from stepscope.runtime.routes import Route, loopback_or_authenticated
@@ -26,8 +26,6 @@ from stepscope.runtime.token_file import TokenFile
 
 MOST_BODY_BYTES = 4096  # a lease takes about 60
 _PATHS = frozenset({"/v1/leases", "/v1/leases/*", "/v1/budget"})
-_QUIET_SECONDS = 60.0  # between two log lines about tokens outside the leases
-_GAP_SAMPLES = 3  # in a row: a cancelled request is released at once and leaves the engine a step later
 
 
 def policy_from(settings: Settings) -> AdmissionPolicy:
@@ -72,21 +70,23 @@ class Admission:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Raises ConfigError for a token file that cannot be used."""
-        self._log = log
         self._clock = clock
-        self._hold_seconds = settings[table.SAMPLE_HOLD]
         token_file = settings[table.ADMISSION_BEARER_TOKEN_FILE]
         self._token = TokenFile(token_file) if token_file is not None else None
         self._started = settings
         self.budget = ContextBudget(
             policy_from(settings), clock=clock, lock=threading.Lock(), new_id=lambda: secrets.token_urlsafe(18)
         )
-        self._rate = Rate(settings[table.ADMISSION_MAX_REQUESTS_PER_SECOND], clock)
+        self._watch = Watch(settings, self.budget, log, clock)
+        self._set_rates(settings)
         self._rejected = [0] * len(REJECTIONS)
         self._rejecting = threading.Lock()
-        self._seen_samples = 0
-        self._gap_samples = 0
-        self._said_at_seconds = -math.inf
+
+    def _set_rates(self, settings: Settings) -> None:
+        per_second = settings[table.ADMISSION_MAX_REQUESTS_PER_SECOND]
+        self._rate = Rate(per_second, self._clock)
+        # Who shows no token, or an id that nobody was given, must not use up what the gateways may ask.
+        self._rate_of_strangers = Rate(per_second, self._clock)
 
     def reload(self, settings: Settings) -> tuple[str, ...]:
         """Use other settings from now on, leases and counters kept; returns the names of those that take a restart.
@@ -96,9 +96,9 @@ class Admission:
         token_file = settings[table.ADMISSION_BEARER_TOKEN_FILE]
         if self._token is not None and token_file is not None:
             self._token = TokenFile(token_file)
-        self._hold_seconds = settings[table.SAMPLE_HOLD]
+        self._watch.reload(settings)
         self.budget.change(policy_from(settings))
-        self._rate = Rate(settings[table.ADMISSION_MAX_REQUESTS_PER_SECOND], self._clock)
+        self._set_rates(settings)
         return _fixed_changes(self._started, settings)
 
     @property
@@ -110,8 +110,8 @@ class Admission:
         """To be added to the server's."""
         return {
             ("POST", "/v1/leases"): self._guarded(self._acquire),
-            ("PATCH", "/v1/leases/*"): self._guarded(self._renew),
-            ("DELETE", "/v1/leases/*"): self._guarded(self._release),
+            ("PATCH", "/v1/leases/*"): self._guarded(self._renew, of_lease=True),
+            ("DELETE", "/v1/leases/*"): self._guarded(self._release, of_lease=True),
             ("GET", "/v1/budget"): self._guarded(self._show),
         }
 
@@ -121,39 +121,23 @@ class Admission:
 
     def after_sample(self, snapshot: Snapshot) -> None:
         """Take over what the engine allows and holds. Called after every sample, good or bad."""
-        fresh = [view for view in snapshot.engines if self._clock() - view.at_seconds <= self._hold_seconds]
-        engine = engine_tokens(fresh)
-        samples = snapshot.scrapes[OUTCOMES.index("ok")]
-        if not snapshot.engine_up or samples == self._seen_samples:
-            # The last good figures of the budget are held like every other value; what is held is not seen anew.
-            engine = EngineTokens(engine.speed_tokens, engine.memory_tokens)
-        self._seen_samples = samples
-        self.budget.observe(engine)
-        self._watch_gap()
+        self._watch.take(snapshot)
 
-    def _watch_gap(self) -> None:
-        counts = self.budget.counts()
-        # For a while after a start the gateways still hold leases of the process before this one.
-        gap = (counts.outside_tokens or 0.0) > 0.0 and counts.inherited_tokens == 0.0
-        self._gap_samples = self._gap_samples + 1 if gap else 0
-        if self._gap_samples >= _GAP_SAMPLES and self._clock() - self._said_at_seconds >= _QUIET_SECONDS:
-            self._said_at_seconds = self._clock()
-            self._log.warning(
-                "admission: the engine holds %.0f tokens without a lease (%.0f are leased): somebody does not ask, or "
-                "declares too little",
-                counts.outside_tokens,
-                counts.leased_tokens,
-            )
+    def _guarded(self, handle: Callable[[Request], Response], *, of_lease: bool = False) -> Route:
+        """The route behind the token and the limits on rate and body.
 
-    def _guarded(self, handle: Callable[[Request], Response]) -> Route:
-        """The route behind the limits on rate and body, and the token."""
+        A lease in flight is renewed and released at any rate: what overload refuses there would stay leased until its
+        TTL, and make the overload worse.
+        """
 
         def route(request: Request) -> Response:
-            if not self._rate.take():
+            refused = self._unauthorized(request)
+            is_stranger = refused is not None or (of_lease and not self.budget.knows(_lease_id(request)))
+            rate = self._rate_of_strangers if is_stranger else self._rate
+            if (is_stranger or not of_lease) and not rate.take():
                 return self._reject(
                     "rate", answer_json(429, {"reason": "rate", "error": "too many requests"}, retry=1.0)
                 )
-            refused = self._unauthorized(request)
             if refused is not None:
                 return self._reject("unauthorized", refused)
             if len(request.body) > MOST_BODY_BYTES:
@@ -189,22 +173,22 @@ class Admission:
             if not isinstance(queue, bool):
                 return fault(400, "queue must be true or false")
             answer = self.budget.acquire(tokens, ttl, name, queue=queue, ticket=ticket)
-        except (UnknownClassError, ValueError) as error:
+        except ValueError as error:
             return fault(400, str(error))
         if isinstance(answer, Refusal):
-            return _refusal(answer, tokens)
+            never = answer.reason == "speed" and not answer.fits_when_empty and out_of_reach(self.budget.counts())
+            return _refusal(answer, _OUT_OF_REACH if never else f"no room for {tokens:.0f} tokens now")
         return answer_json(201, self._lease(answer), location=f"/v1/leases/{answer.lease_id}")
 
     def _renew(self, request: Request) -> Response:
         try:
             asked = read_object(request.body or b"{}", {"tokens", "ttl_seconds"})
             tokens, ttl = number_of(asked, "tokens"), number_of(asked, "ttl_seconds")
+            lease = self.budget.renew(_lease_id(request), tokens=tokens, ttl_seconds=ttl)
+        except GrowingLeaseError as error:
+            return fault(409, str(error))
         except ValueError as error:
             return fault(400, str(error))
-        try:
-            lease = self.budget.renew(_lease_id(request), tokens=tokens, ttl_seconds=ttl)
-        except ValueError as error:
-            return fault(409, str(error))
         return _NO_LEASE if lease is None else answer_json(200, self._lease(lease))
 
     def _release(self, request: Request) -> Response:
@@ -224,6 +208,7 @@ class Admission:
                 "outside_tokens": counts.outside_tokens,
                 "inherited_tokens": counts.inherited_tokens,
                 "free_tokens": counts.free_tokens,
+                "warnings": list(self._watch.warnings),
                 "classes": {
                     c.name: {
                         "share": c.share,
@@ -245,38 +230,20 @@ class Admission:
         }
 
 
-def engine_tokens(views: list[EngineView]) -> EngineTokens:
-    """The sum over engines; None where one of them cannot say.
-
-    An engine that nobody uses, or in which nothing moves, is taken to hold nothing: after all requests were cancelled
-    its gauges stay as they were until the next step, which would never come if they kept everybody out.
-    """
-
-    def total(values: list[float | None]) -> float | None:
-        known = [value for value in values if value is not None]
-        return sum(known) if known and len(known) == len(values) else None
-
-    return EngineTokens(
-        speed_tokens=total([view.speed_budget_tokens for view in views]),
-        memory_tokens=total([view.memory_budget_tokens for view in views]),
-        held_tokens=total([0.0 if view.state in ("idle", "stale") else view.tokens_in_flight for view in views]),
-    )
-
-
 def _lease_id(request: Request) -> str:
     return request.path.rpartition("/")[2]
 
 
-def _refusal(refusal: Refusal, tokens: float) -> Response:
+def _refusal(refusal: Refusal, text: str) -> Response:
     seconds = refusal.retry_after_seconds
     return answer_json(
         429,
         {
-            "error": f"no room for {tokens:.0f} tokens now ({refusal.reason})",
+            "error": f"{text} ({refusal.reason})",
             "reason": refusal.reason,
             "class": refusal.class_name,
             "free_tokens": refusal.free_tokens,
-            "retry_after_seconds": round(seconds, 3),
+            "retry_after_seconds": None if seconds is None else round(seconds, 3),
             "fits_when_empty": refusal.fits_when_empty,
             "ticket": refusal.ticket,
         },
@@ -284,4 +251,5 @@ def _refusal(refusal: Refusal, tokens: float) -> Response:
     )
 
 
+_OUT_OF_REACH = f"--{table.OBJECTIVE_TOKENS_PER_SECOND.name} is out of reach: not even an empty engine keeps it"
 _NO_LEASE = fault(404, "no such lease: released, run out, or leased from another engine")

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 from stepscope.runtime import http1
 from stepscope.runtime.http1 import Request, RequestError, Response
+from stepscope.runtime.json_http import api_error
+from stepscope.runtime.web_chunks import ChunkedBody
 
 if TYPE_CHECKING:
     import ssl
@@ -54,6 +56,7 @@ class Connection:
         self._lock = threading.Lock()
         self._finishing = False
         self._buffer = bytearray()
+        self._target = ""  # of the request being read, as far as it is known
         self._deadline = 0.0  # of the request being read
         self._verified_peer = False
         self.phase = Phase.WAITING
@@ -111,7 +114,7 @@ class Connection:
                 method, keep_alive = head.method, head.keep_alive
                 request = self._read_request(head)
             except RequestError as error:
-                response = http1.line(error.status, str(error))
+                response = api_error(self._target, http1.line(error.status, str(error)))
                 keep_alive = False
             else:
                 if not self._enter(Phase.HANDLING):
@@ -137,11 +140,13 @@ class Connection:
                 return None
             deadline = time.monotonic() + self._limits.request_seconds
         self._deadline = deadline
+        self._target = ""
         scanned = 0
         while True:
             if self._buffer.startswith(b"\r\n"):  # RFC 9112, 2.2: an empty line before the request line is ignored
                 del self._buffer[:2]
                 scanned = 0
+            self._target = self._target or _target_of(self._buffer)
             found = _HEAD_END.search(self._buffer, max(0, scanned - 2))
             end = found.start() if found else len(self._buffer)
             if end > http1.MAX_HEAD_BYTES:
@@ -157,23 +162,37 @@ class Connection:
                 return None
 
     def _read_request(self, head: http1.Head) -> Request:
-        if head.expects_continue and head.content_length > len(self._buffer):
+        if head.expects_continue and (head.content_length > len(self._buffer) or (head.chunked and not self._buffer)):
             self._send(http1.CONTINUE, self._deadline)
-        while len(self._buffer) < head.content_length:
-            if not self._fill(self._deadline):
-                raise ConnectionAbortedError("the client closed before the end of its request")
-        body = bytes(self._buffer[: head.content_length])
-        del self._buffer[: head.content_length]
+        body = self._read_chunks() if head.chunked else self._read_body(head.content_length)
         request = Request(head.method, head.path, head.query, head.headers, self._client_address, body=body)
         return replace(request, authenticated=True) if self._verified_peer else request
 
-    def _fill(self, deadline: float, *, idle: bool = False) -> bool:
+    def _read_body(self, length: int) -> bytes:
+        while len(self._buffer) < length:
+            self._fill_on()
+        body = bytes(self._buffer[:length])
+        del self._buffer[:length]
+        return body
+
+    def _read_chunks(self) -> bytes:
+        chunks = ChunkedBody()
+        while not chunks.take(self._buffer):
+            self._fill_on()
+        return bytes(chunks.body)
+
+    def _fill_on(self) -> None:
+        """Read on within a request."""
+        if not self._fill(self._deadline, within=True):
+            raise ConnectionAbortedError("the client closed before the end of its request")
+
+    def _fill(self, deadline: float, *, idle: bool = False, within: bool = False) -> bool:
         """Read what is there. False: the client closed, or stayed silent where it may."""
         try:
             self._sock.settimeout(_left(deadline))
             data = self._sock.recv(_READ_BYTES)
         except TimeoutError:
-            if idle or not self._buffer:
+            if idle or not (self._buffer or within):
                 return False
             raise RequestError(408, "the request was not complete in time") from None
         self._buffer += data
@@ -244,6 +263,11 @@ class Connection:
         with self._lock:
             if self._sock.fileno() >= 0:
                 self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def _target_of(buffer: bytearray) -> str:
+    """The target of a request line as far as it has arrived, shortened."""
+    return bytes(buffer[:256]).decode("latin-1").partition(" ")[2].partition(" ")[0]
 
 
 def _left(deadline: float) -> float:

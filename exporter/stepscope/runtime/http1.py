@@ -90,9 +90,10 @@ class Head:
     path: str
     query: Mapping[str, list[str]]
     headers: Headers
-    content_length: int  # bytes of body that follow
+    content_length: int  # bytes of body that follow; 0 with `chunked`
     keep_alive: bool
     expects_continue: bool
+    chunked: bool = False  # the body says itself where it ends
 
 
 def line(status: int, message: str, headers: tuple[tuple[str, str], ...] = ()) -> Response:
@@ -118,7 +119,9 @@ def parse_head(data: bytes) -> Head:
     options = {token.strip().lower() for token in fields.get("connection", "").split(",")}
     keep_alive = "keep-alive" in options if version == "HTTP/1.0" else "close" not in options
     expects = fields.get("expect", "").lower() == "100-continue" and version != "HTTP/1.0"
-    return Head(method, path, query, Headers(fields), _content_length(fields), keep_alive, expects)
+    chunked = _is_chunked(fields, version)
+    length = 0 if chunked else _content_length(fields)
+    return Head(method, path, query, Headers(fields), length, keep_alive, expects, chunked)
 
 
 def check(response: Response) -> None:
@@ -193,9 +196,19 @@ def _target(target: str, fields: dict[str, str]) -> tuple[str, dict[str, list[st
     return unquote(path), parameters
 
 
+def _is_chunked(fields: dict[str, str], version: str) -> bool:
+    coding = fields.get("transfer-encoding")
+    if coding is None:
+        return False
+    # RFC 9112, 6.1: both together, or in HTTP/1.0, is how one request is passed off as two.
+    if "content-length" in fields or version == "HTTP/1.0":
+        raise RequestError(400, "Transfer-Encoding goes neither with Content-Length nor with HTTP/1.0")
+    if coding.lower() != "chunked":
+        raise RequestError(501, "of the transfer codings only chunked is supported")
+    return True
+
+
 def _content_length(fields: dict[str, str]) -> int:
-    if "transfer-encoding" in fields:
-        raise RequestError(501, "Transfer-Encoding is not supported; send Content-Length")
     text = fields.get("content-length", "0")
     if not re.fullmatch(r"[0-9]+", text):
         raise RequestError(400, "Content-Length is not a number")

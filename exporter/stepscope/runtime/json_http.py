@@ -6,11 +6,14 @@ import json
 import math
 import threading
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any
 
 from stepscope.runtime.http1 import Response
 
 JSON_TYPE = "application/json; charset=utf-8"
+API_PREFIX = "/v1/"  # what programs ask: there every error is a JSON document
+_LARGEST_NUMBER = 1e15  # far above any count of tokens or seconds, and still exact in a double
 
 
 class Rate:
@@ -51,13 +54,15 @@ def read_object(body: bytes, known: set[str]) -> dict[str, Any]:
 
 
 def number_of(document: dict[str, Any], key: str) -> float | None:
-    """A number under a key; None where it is not there. Raises ValueError."""
+    """A number under a key, at most 1e15; None where it is not there. Raises ValueError."""
     value = document.get(key)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= 1e15:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
         raise ValueError(f"{key} must be a number")
-    return float(value)
+    if value > _LARGEST_NUMBER:
+        raise ValueError(f"{key} must be at most {_LARGEST_NUMBER:.0e}".replace("+", ""))
+    return float(max(value, -_LARGEST_NUMBER))
 
 
 def answer_json(
@@ -75,6 +80,15 @@ def answer_json(
     if location:
         headers += (("Location", location),)
     return Response(status, json.dumps(document).encode() + b"\n", JSON_TYPE, headers)
+
+
+def api_error(target: str, response: Response) -> Response:
+    """The response to a request for `target`: a one-line error becomes JSON where programs ask."""
+    is_line = response.status >= HTTPStatus.BAD_REQUEST and response.content_type.startswith("text/plain")
+    if not is_line or not target.startswith(API_PREFIX):
+        return response
+    document = {"error": response.body.decode().rstrip("\n")}
+    return answer_json(response.status, document, headers=response.headers)
 
 
 def fault(status: int, text: str) -> Response:

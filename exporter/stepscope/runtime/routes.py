@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from stepscope.runtime import http1
 from stepscope.runtime.http1 import Request, Response
+from stepscope.runtime.json_http import api_error
 from stepscope.runtime.webauth import BasicAuth, Outcome
 
 Route = Callable[[Request], Response]
@@ -37,7 +38,10 @@ class Dispatcher:
     bearer_paths: frozenset[str] = frozenset()
 
     def respond(self, request: Request) -> Response:
-        """The response to `request`: the route's own, or one line with 401, 404, 405, 429 or 500."""
+        """The response to `request`: the route's own, or one line with 401, 404, 405, 429 or 500 (JSON below /v1/)."""
+        return api_error(request.path, self._respond(request))
+
+    def _respond(self, request: Request) -> Response:
         if self.auth is not None and not self._shows_bearer_token(request):
             outcome = self.auth.check(request.headers.get("authorization"))
             if outcome is Outcome.BUSY:

@@ -1,4 +1,4 @@
-"""A bearer token that clients have to show, kept in a file that may be replaced while the sidecar runs."""
+"""The bearer token of --admission.bearer-token-file, kept in a file that may be replaced while the sidecar runs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 from stepscope.errors import ConfigError
+from stepscope.settings import ADMISSION_BEARER_TOKEN_FILE
 
 _MOST_BYTES = 4096  # tokens of service accounts are about 1 kB
 _TOKEN = re.compile(rb"[\x21-\x7e]{8,}")  # shorter ones are guessed
@@ -42,10 +43,13 @@ class TokenFile:
             with self._lock:
                 if stamp != self._stamp:
                     with self._path.open("rb") as file:
-                        token = file.read(_MOST_BYTES).strip()
-                    if not _TOKEN.fullmatch(token):
-                        raise ConfigError(f"bearer token file {self._path}: not one word of 8 or more letters")
+                        token = file.read(_MOST_BYTES + 1).strip()
+                    if not _TOKEN.fullmatch(token) or len(token) > _MOST_BYTES:
+                        raise self._wrong(f"not one word of 8 to {_MOST_BYTES} printable ASCII characters")
                     self._stamp, self._token = stamp, token
                 return self._token
         except OSError as error:
-            raise ConfigError(f"bearer token file {self._path}: {error.strerror or error}") from None
+            raise self._wrong(error.strerror or str(error)) from None
+
+    def _wrong(self, why: str) -> ConfigError:
+        return ConfigError(f"--{ADMISSION_BEARER_TOKEN_FILE.name}={self._path}: {why}")
