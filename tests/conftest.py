@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator
 
 import pytest
+
+from shared_data import REPOSITORY
 
 
 @pytest.fixture(autouse=True)
@@ -17,3 +20,12 @@ def _logging_as_before() -> Iterator[None]:
     root.handlers[:] = handlers
     root.setLevel(levels[0])
     ours.setLevel(levels[1])
+
+
+@pytest.fixture(scope="module")
+def benchmarks_importable() -> Iterator[None]:
+    """The modules of benchmarks/ can be imported while one module of tests runs."""
+    before = sys.path[:]
+    sys.path.insert(0, str(REPOSITORY / "benchmarks"))
+    yield
+    sys.path[:] = before

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +14,7 @@ from stepscope.core.defaults import Machine
 from stepscope.core.law_terms import Point
 from stepscope.errors import FactError
 
-BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _importable() -> Iterator[None]:
-    sys.path.insert(0, str(BENCHMARKS))
-    yield
-    sys.path.remove(str(BENCHMARKS))
+pytestmark = pytest.mark.usefixtures("benchmarks_importable")
 
 
 def table(tmp_path: Path, series: Any, **more: Any) -> Path:

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import random
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from stepscope.core.law_terms import KV, OVERHEAD, SEQUENCE, TERMS
 
-BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 SIZE = len(TERMS)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _importable() -> Iterator[None]:
-    sys.path.insert(0, str(BENCHMARKS))
-    yield
-    sys.path.remove(str(BENCHMARKS))
+pytestmark = pytest.mark.usefixtures("benchmarks_importable")
 
 
 def members(count: int, known: dict[int, float]) -> list[tuple[list[list[float]], list[float]]]:

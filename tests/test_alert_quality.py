@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from shared_data import shared_path
+from shared_data import REPOSITORY, shared_path
 
-BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _importable() -> Iterator[None]:
-    sys.path.insert(0, str(BENCHMARKS))
-    yield
-    sys.path.remove(str(BENCHMARKS))
+pytestmark = pytest.mark.usefixtures("benchmarks_importable")
 
 
 def evaluated(expression: str) -> dict[tuple[tuple[str, str], ...], float]:
@@ -85,7 +75,7 @@ def test_the_truth_table_covers_every_fault() -> None:
     """Healthy runs must have no alert, 25 and 40 % slower ones drift."""
     from alert_quality_truth import read_truth
 
-    truth = read_truth(yaml.safe_load((BENCHMARKS / "alert_quality_truth.yaml").read_text()))
+    truth = read_truth(yaml.safe_load((REPOSITORY / "benchmarks" / "alert_quality_truth.yaml").read_text()))
     for shared in (False, True):
         assert not truth["none", shared].must | truth["none", shared].may
         assert truth["slower_25", shared].must == truth["slower_40", shared].must == {"drift"}

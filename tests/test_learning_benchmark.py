@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _importable() -> Iterator[None]:
-    before = sys.path[:]
-    sys.path.insert(0, str(BENCHMARKS))
-    yield
-    sys.path[:] = before
+pytestmark = pytest.mark.usefixtures("benchmarks_importable")
 
 
 def test_a_run_learns_and_judges_what_it_did_not_learn_from() -> None:

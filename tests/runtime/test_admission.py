@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import bcrypt
@@ -20,18 +19,10 @@ from stepscope.runtime.json_http import Rate
 from stepscope.runtime.token_file import TokenFile
 from stepscope.setting_kinds import shares as shares_of
 from stepscope.sim.scenario import Group, Phase, Scenario
+from waiting import eventually
 
 TEN_CHATS = Scenario((Phase("ten chats", 600.0, (Group("chat", 10, 4000, 4000, aged=True),)),))
 BOTH_BUDGETS = ("speed_budget_tokens", "memory_budget_tokens")
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 8.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 def budget_known(base: str) -> bool:
@@ -42,7 +33,7 @@ def budget_known(base: str) -> bool:
 def test_a_lease_is_taken_shrunk_renewed_and_given_back() -> None:
     """201 with a place, 200, 409 for more, 204, and then 404."""
     with simulated() as engine, leasing(engine.url) as base:
-        assert eventually(lambda: budget_known(base))
+        assert eventually(lambda: budget_known(base), 8.0)
         taken = ask(f"{base}/v1/leases", "POST", {"tokens": 3000, "ttl_seconds": 30})
         assert taken.status == 201
         assert taken.document["tokens"] == 3000
@@ -68,7 +59,7 @@ def test_what_does_not_fit_is_refused_with_the_reason_and_a_time() -> None:
     """The promise of 50 tokens/s allows 142,000 tokens; the long class nine tenths of it."""
     shares = (table.ADMISSION_CLASS_SHARES, shares_of("chat=1,long=0.9"))
     with simulated() as engine, leasing(engine.url, shares) as base:
-        assert eventually(lambda: budget_known(base))
+        assert eventually(lambda: budget_known(base), 8.0)
         known = ask(f"{base}/v1/budget", "GET").document
         assert known["limit"] == "speed"
         assert known["budget_tokens"] == pytest.approx((0.018 * 2.01e12 - 15.136e9) / 147456, rel=0.01)
@@ -100,7 +91,7 @@ def test_who_waits_in_line_is_served_first() -> None:
 def test_an_engine_in_use_before_the_start_counts_as_it_is() -> None:
     """After a restart of the sidecar nobody gets what runs already; and traffic without leases is a gap."""
     with simulated(TEN_CHATS) as engine, leasing(engine.url) as base:
-        assert eventually(lambda: (ask(f"{base}/v1/budget", "GET").document["outside_tokens"] or 0) > 0)
+        assert eventually(lambda: (ask(f"{base}/v1/budget", "GET").document["outside_tokens"] or 0) > 0, 8.0)
         known = ask(f"{base}/v1/budget", "GET").document
         assert known["leased_tokens"] == 0
         assert known["outside_tokens"] == pytest.approx(60_000, rel=0.1)  # ten of 4,000 + 4,000 / 2
@@ -112,7 +103,7 @@ def test_an_engine_in_use_before_the_start_counts_as_it_is() -> None:
 def test_observe_only_says_yes_and_counts() -> None:
     """The first thing to run."""
     with simulated() as engine, leasing(engine.url, (table.ADMISSION_OBSERVE_ONLY, True)) as base:
-        assert eventually(lambda: budget_known(base))
+        assert eventually(lambda: budget_known(base), 8.0)
         for _ in range(3):
             assert ask(f"{base}/v1/leases", "POST", {"tokens": 100_000}).status == 201
         page = text(f"{base}/metrics")
